@@ -6,7 +6,15 @@ from typing import Any
 
 import pytest
 
-from apexbridge.agent.chat_events import ChatFinished, ChatStarted, Event, PassedThrough, TextDelta, ToolActivity
+from apexbridge.agent.chat_events import (
+    ChatFinished,
+    ChatStarted,
+    Event,
+    PassedThrough,
+    TextDelta,
+    ToolActivity,
+    ToolStarted,
+)
 from apexbridge.agent.request import BadRequestError, read_request
 from apexbridge.agent.tool_offer import ServerTools, ToolOffer
 from apexbridge.bridge import Bridge
@@ -59,6 +67,7 @@ async def test_events_are_in_chronological_order(chatting: Bridge, upstream: Ups
     assert [kind for kind, _ in itertools.groupby(kinds)] == [
         ChatStarted,
         TextDelta,
+        ToolStarted,
         ToolActivity,
         TextDelta,
         ChatFinished,

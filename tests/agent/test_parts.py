@@ -113,6 +113,16 @@ def test_a_suspended_turn_is_restored_by_the_next_request() -> None:
     assert restored(suspended(), [user, assistant, result]) == [user, BOTH, RESULT, result]
 
 
+def test_the_text_of_earlier_turns_of_a_request_is_restored_once() -> None:
+    earlier: list[Json] = [{"role": "assistant", "content": "First.", "tool_calls": [OURS]}, RESULT]
+    turns = SuspendedTurns()
+    turns.keep("", {**BOTH, "tool_calls": [THEIRS]}, [], [THEIRS], before=earlier)
+    user, assistant, result = next_request(THEIRS)
+    assistant["content"] = "First.\n\nHm."  # clients see the text of all turns as one
+    own = {"role": "assistant", "content": "Hm.", "tool_calls": [THEIRS]}
+    assert restored(turns, [user, assistant, result]) == [user, *earlier, own, result]
+
+
 def test_a_client_may_reformat_the_arguments() -> None:
     other = call("get_weather", '{ "city":"\\u4e0a海" }', "theirs")
     assert len(restored(suspended(), next_request(other))) == 4

@@ -1,23 +1,17 @@
 """A scripted model server, and a bridge in front of it."""
 
-import os
 from collections.abc import Iterator
 
 import pytest
 
 from apexbridge.retrieval.embedders.embedder import Embedder
-from tests.chat.live import UPSTREAM_KEY_VARIABLE, Live, live
-from tests.chat.upstream import KEY, Upstream, upstreams
+from tests.chat.live import Live, environment_of_servers, live
+from tests.chat.upstream import Upstream, upstreams
 
 
 @pytest.fixture(scope="package", autouse=True)
 def _no_settings_for_servers(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
-    """Servers outlive single tests, so the function-scoped fixture for this runs too late for them."""
-    with pytest.MonkeyPatch.context() as patch:
-        for name in [name for name in os.environ if name.startswith(("APEX_", "OPENAI_", "LANGSMITH_", "LANGCHAIN_"))]:
-            patch.delenv(name)
-        patch.setenv(UPSTREAM_KEY_VARIABLE, KEY)
-        patch.chdir(tmp_path_factory.mktemp("cwd"))
+    with environment_of_servers(tmp_path_factory.mktemp("cwd")):
         yield
 
 

@@ -3,9 +3,10 @@
 import asyncio
 import contextlib
 import json
+import os
 import socket
 import threading
-from collections.abc import Coroutine, Iterator
+from collections.abc import Callable, Coroutine, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -13,7 +14,9 @@ from typing import Any, TypeVar
 from urllib.parse import urlsplit
 
 import httpx
+import pytest
 import uvicorn
+from starlette.types import ASGIApp
 
 from apexbridge.bridge import Bridge, Indexing
 from apexbridge.llm.config import ToolMode
@@ -22,7 +25,7 @@ from apexbridge.settings import Settings, UpstreamSettings
 from apexbridge.surfaces.http.app import create_app
 from apexbridge.surfaces.http.serve import bind
 from apexbridge.surfaces.http.transport.protocol import LimitedProtocol
-from tests.chat.upstream import Upstream
+from tests.chat.upstream import KEY, Upstream
 from tests.making import skill_zip
 
 Json = dict[str, Any]
@@ -35,8 +38,9 @@ TIMEOUT_SECONDS = 60
 class Live:
     """A running server and an HTTP client for it."""
 
-    def __init__(self, bridge: Bridge, url: str, loop: asyncio.AbstractEventLoop) -> None:
+    def __init__(self, bridge: Bridge, url: str, loop: asyncio.AbstractEventLoop, app: ASGIApp) -> None:
         self.bridge = bridge
+        self.app = app
         self.url = url
         self._loop = loop
         self.http = httpx.Client(base_url=url, timeout=TIMEOUT_SECONDS, trust_env=False)
@@ -155,12 +159,27 @@ class _Box:
 
 
 @contextmanager
+def environment_of_servers(cwd: Path) -> Iterator[None]:
+    """No settings of this machine, until the block ends.
+
+    Servers outlive single tests, so the function-scoped fixture for this runs too late for them.
+    """
+    with pytest.MonkeyPatch.context() as patch:
+        for name in [name for name in os.environ if name.startswith(("APEX_", "OPENAI_", "LANGSMITH_", "LANGCHAIN_"))]:
+            patch.delenv(name)
+        patch.setenv(UPSTREAM_KEY_VARIABLE, KEY)
+        patch.chdir(cwd)
+        yield
+
+
+@contextmanager
 def live(
     data_dir: Path,
     upstream: Upstream | None,
     embedder: Embedder | None = None,
     *,
     indexing: Indexing = "wait",
+    app: Callable[[Bridge], ASGIApp] = create_app,
     **settings: Any,
 ) -> Iterator[Live]:
     """Run a server until the block ends. The prefix of a model name is its tool mode: native, schema, text, auto."""
@@ -173,11 +192,10 @@ def live(
             configured = Settings(data_dir=data_dir, **settings)
             async with Bridge.open(configured, watch=False, embedder=embedder, indexing=indexing) as bridge:
                 listener = bind("127.0.0.1", 0)
-                config = uvicorn.Config(
-                    create_app(bridge), loop="none", http=LimitedProtocol, log_config=None, access_log=False
-                )
+                served = app(bridge)
+                config = uvicorn.Config(served, loop="none", http=LimitedProtocol, log_config=None, access_log=False)
                 box.server = uvicorn.Server(config)
-                box.live = Live(bridge, f"http://127.0.0.1:{listener.getsockname()[1]}", loop)
+                box.live = Live(bridge, f"http://127.0.0.1:{listener.getsockname()[1]}", loop, served)
                 is_ready.set()
                 await box.server.serve(sockets=[listener])
         except BaseException as error:
@@ -185,7 +203,15 @@ def live(
             is_ready.set()
             raise
 
-    thread = threading.Thread(target=lambda: loop.run_until_complete(serve()), daemon=True)
+    def run() -> None:
+        loop.run_until_complete(serve())
+        left = asyncio.all_tasks(loop)  # such as tasks that libraries start for the life of the process
+        for task in left:
+            task.cancel()
+        if left:
+            loop.run_until_complete(asyncio.wait(left))
+
+    thread = threading.Thread(target=run, daemon=True)
     thread.start()
     try:
         assert is_ready.wait(TIMEOUT_SECONDS)
@@ -212,11 +238,13 @@ def _tables(upstream: Upstream) -> tuple[UpstreamSettings, ...]:
 
 
 @contextlib.contextmanager
-def request_until_disconnect(server: Live, model: str, **fields: object) -> Iterator[None]:
+def request_until_disconnect(
+    server: Live, model: str, *, path: str = "/v1/chat/completions", **fields: object
+) -> Iterator[None]:
     """Send a request whose client disconnects at the end of the block."""
     address = urlsplit(server.url)
     body = json.dumps(request_of(model, **fields)).encode()
-    head = f"POST /v1/chat/completions HTTP/1.1\r\nhost: {address.netloc}\r\ncontent-type: application/json\r\n"
+    head = f"POST {path} HTTP/1.1\r\nhost: {address.netloc}\r\ncontent-type: application/json\r\n"
     with socket.create_connection((address.hostname or "", address.port or 0), TIMEOUT_SECONDS) as connection:
         connection.sendall(f"{head}content-length: {len(body)}\r\n\r\n".encode() + body)
         yield

@@ -166,3 +166,20 @@ def test_turns_with_our_calls_before_a_client_call_are_restored(
     before, after = (body["messages"] for body in upstream.bodies(model)[1:])
     assert after[: len(before)] == before
     assert [one["role"] for one in after[len(before) :]] == ["assistant", "tool"]
+
+
+def test_the_reasoning_of_a_turn_goes_back_to_the_model_with_its_calls(
+    bridge_server: Live, upstream: Upstream, is_stream: bool
+) -> None:
+    sum_, weather = call("calculate", {"expression": "6*7"}), call("get_weather", WRITTEN)
+    model = upstream.play(
+        Step(calls=[sum_], fields={"reasoning_content": "First a sum."}),
+        Step(calls=[weather, call("datetime")], fields={"reasoning_content": "Now the weather."}),
+        Step(text="Sunny."),
+    )
+    first = bridge_server.answer(is_stream, model, [USER], tools=[tool("get_weather")])
+    again = [USER, message_of(first), *results([weather])]
+    assert bridge_server.answer(is_stream, model, again, tools=[tool("get_weather")])["content"] == "Sunny."
+    _, second, third = ([m for m in body["messages"] if m["role"] == "assistant"] for body in upstream.bodies(model))
+    assert [message["reasoning_content"] for message in second] == ["First a sum."]
+    assert [message["reasoning_content"] for message in third] == ["First a sum.", "Now the weather."]

@@ -1,6 +1,7 @@
 """If one component is down, the others continue to work, and the model gets a clear error."""
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -38,7 +39,8 @@ def test_built_in_tools_and_direct_skills_work_without_a_sandbox(
 
 
 def test_keyword_search_and_named_skills_work_without_embeddings(upstream: Upstream, tmp_path: Path) -> None:
-    settings = {"embedding": "openai", "embedding_base_url": "http://127.0.0.1:9/v1", "embedding_model": "none"}
+    address = "http://127.0.0.1:9/v1"
+    settings: dict[str, Any] = {"embedding": "openai", "embedding_base_url": address, "embedding_model": "none"}
     with live(tmp_path / "data", upstream, None, indexing="background", **settings) as server:
         server.install("runner", ECHO, description="Runs around the block.")
         calls = [

@@ -3,6 +3,7 @@
 import contextlib
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -44,7 +45,7 @@ def running(server: Live) -> bool:
 
 @pytest.mark.parametrize("more", [{}, {"x_bridge": {"tools": False}}], ids=["loop", "plain"])
 def test_a_disconnect_cancels_the_request_to_the_upstream(
-    server: Live, upstream: Upstream, is_stream: bool, more: dict[str, object]
+    server: Live, upstream: Upstream, is_stream: bool, more: dict[str, Any]
 ) -> None:
     model = upstream.play(Step(text="a text that never ends", hang_after=3 if is_stream else -1))
     with request_until_disconnect(server, model, stream=is_stream, **more):

@@ -9,6 +9,7 @@ from starlette.types import Message
 from apexbridge.agent.chat_events import Event, PassedThrough
 from apexbridge.agent.request import read_request
 from apexbridge.surfaces.http.chat import endpoint
+from apexbridge.surfaces.http.chat.completions import CompletionExchange, CompletionsApi
 from tests.chat.live import Live
 from tests.chat.upstream import Step, Upstream, call
 
@@ -31,7 +32,7 @@ async def test_no_keep_alive_comment_follows_the_end() -> None:
     async def send(message: Message) -> None:
         sent.append(message)
 
-    response = endpoint.Reply(send, "mine")
+    response = endpoint.Reply(CompletionsApi(), send, "mine")
 
     async def events() -> AsyncGenerator[Event, None]:
         yield PassedThrough(chunks=[{"choices": []}])
@@ -39,6 +40,6 @@ async def test_no_keep_alive_comment_follows_the_end() -> None:
         response._check_keep_alive()  # the timer fires just after the last event
 
     request = read_request({"messages": [{"role": "user", "content": "hello"}], "stream": True})
-    await response.stream(request, events())
+    await response.stream(CompletionExchange(request), events())
     await asyncio.sleep(0)
     assert sent[-1]["body"] == b"data: [DONE]\n\n"

@@ -9,10 +9,10 @@ from typing import Any
 import openai
 import pytest
 
-from tests.chat.clients.install import HERE, installed, node
 from tests.chat.clients.python import PARTS, LangChainClient, OpenAIClient, run_scenario
 from tests.chat.live import TIMEOUT_SECONDS, Live
 from tests.chat.upstream import USAGE, Play, Step, Upstream, call, refusal
+from tests.clients.install import HERE, installed, node
 
 pytestmark = [pytest.mark.requirement("G1"), pytest.mark.requirement("G5"), pytest.mark.slow]
 Json = dict[str, Any]
@@ -61,7 +61,7 @@ def with_python(kind: type[OpenAIClient | LangChainClient], url: str, models: di
 
 def with_node(name: str, url: str, models: dict[str, str], folder: Path) -> Json:
     (folder / "node_modules").symlink_to(installed() / "node_modules")
-    shutil.copy(HERE / "client.mjs", folder)
+    shutil.copy(Path(__file__).parent / "clients/client.mjs", folder)
     command = [str(node()), "client.mjs", f"{url}/v1", name, json.dumps(models)]
     done = subprocess.run(command, cwd=folder, capture_output=True, text=True, timeout=TIMEOUT_SECONDS)
     assert done.returncode == 0, done.stderr
@@ -134,7 +134,9 @@ def test_content_parts_reach_the_model(
 
 
 def test_the_lock_file_of_the_node_clients_names_no_registry() -> None:
-    lock = json.loads((HERE / "package-lock.json").read_text("utf-8"))
+    text = (HERE / "package-lock.json").read_text("utf-8")
+    assert "://" not in text
+    lock = json.loads(text)
     packages = [package for name, package in lock["packages"].items() if name]
     assert packages
     assert all("integrity" in package and "resolved" not in package for package in packages)

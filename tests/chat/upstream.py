@@ -64,6 +64,8 @@ class Seen:
     body: Json
     headers: Json
     raw: bytes
+    path: str = ""
+    """With its query."""
     peer: Any = None
     """The peer address of the connection."""
     is_over: bool = False
@@ -77,6 +79,8 @@ class Upstream:
     def __init__(self) -> None:
         self.url = ""
         self.models: Any = {"object": "list", "data": [_listed("native-listed"), _listed("unserved")]}
+        self.listed_with: list[Json] = []
+        """The headers of the requests for models."""
         self._plays: dict[str, list[Play]] = {}
         self._seen: dict[str, list[Seen]] = defaultdict(list)
         self._numbers = itertools.count(1)
@@ -95,15 +99,18 @@ class Upstream:
 
     # ---------------------------------------------------------------------------------------------------- serving
     async def list_models(self, request: web.Request) -> web.Response:
+        self.listed_with.append({name.lower(): value for name, value in request.headers.items()})
         return web.json_response(self.models) if self.models is not None else web.Response(status=404)
 
     async def complete(self, request: web.Request) -> web.StreamResponse:
+        """Answer a request for a completion. A request of another API gets the body or the events of the step."""
         raw = await request.read()
         body = json.loads(raw)
         seen = Seen(
             body=body,
             headers=dict(request.headers),
             raw=raw,
+            path=request.path_qs,
             peer=request.transport and request.transport.get_extra_info("peername"),
         )
         model = body.get("model", "")
@@ -126,7 +133,7 @@ class Upstream:
     async def _answer(self, request: web.Request, body: Json, step: Step) -> web.StreamResponse:
         if request.headers.get("authorization") != f"Bearer {KEY}":
             step = refusal(401, "Incorrect API key provided", code="invalid_api_key")
-        elif found := problem_of(body):
+        elif request.path.endswith("/chat/completions") and (found := problem_of(body)):
             step = refusal(400, found[1], param=found[0])
         await asyncio.sleep(step.delay)
         if step.hang_after == -1:
@@ -270,6 +277,8 @@ def upstreams() -> Iterator[Upstream]:
     async def serve() -> None:
         app = web.Application(client_max_size=64 * 1024 * 1024)
         app.router.add_post("/v1/chat/completions", upstream.complete)
+        for path in ("/v1/messages", "/v1/messages/count_tokens", "/v1/responses"):
+            app.router.add_post(path, upstream.complete)
         app.router.add_get("/v1/models", upstream.list_models)
         quiet = logging.getLogger("tests.upstream")
         quiet.disabled = True  # it aborts connections on purpose

@@ -423,5 +423,5 @@ def test_a_model_is_served_by_the_upstream_that_lists_it() -> None:
     llm = LLMSettings(upstreams=(first, second, third))
     assert [llm.upstream_for(name).name for name in ("gpt-5", "qwen", "x")] == ["named", "other", "all"]  # type: ignore[union-attr]
     assert LLMSettings().upstream_for("x") is None
-    assert second.chat_url == "http://b/chat/completions"
+    assert second.url("models") == "http://b/models"
     assert "secret" not in repr(Address(base_url="http://a", api_key="secret"))

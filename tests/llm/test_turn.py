@@ -131,6 +131,22 @@ def test_unknown_fields_are_returned() -> None:
     assert (delta_fields, choice_fields) == ({"reasoning_content": "hm"}, {"logprobs": {"content": []}})
 
 
+@pytest.mark.parametrize("name", ["reasoning_content", "reasoning"])
+def test_the_message_of_a_turn_with_calls_has_its_reasoning(name: str) -> None:
+    thoughts = [delta(**{name: "I need "}), delta(**{name: ""}), delta(**{name: None}), delta(**{name: "a sum."})]
+    answered = turn_of(*thoughts, delta(content="42"))
+    assert answered.message() == {"role": "assistant", "content": "42"}
+    calling = turn_of(*thoughts, delta(tool_calls=[CALLS[0]]))
+    assert calling.message()[name] == "I need a sum."
+    assert list(calling.message()) == ["role", "content", name, "tool_calls"]
+
+
+def test_reasoning_in_parts_is_a_list() -> None:
+    parts = [{"type": "reasoning.text", "text": "I need "}, {"type": "reasoning.text", "text": "a sum."}]
+    turn = turn_of(*(delta(reasoning_details=[part]) for part in parts), delta(reasoning_details="no list"))
+    assert turn.reasoning == {"reasoning_details": parts}
+
+
 @pytest.mark.parametrize(
     "chunk",
     [

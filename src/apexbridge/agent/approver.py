@@ -2,6 +2,7 @@
 
 import json
 import uuid
+from collections.abc import Callable
 from contextlib import suppress
 from typing import Any
 
@@ -19,8 +20,10 @@ class Approver:
     def __init__(self, approvals: Approvals) -> None:
         self._approvals = approvals
 
-    async def approve(self, refusal: ApexBridgeError, mode: ApprovalMode, seconds: float) -> str | None:
-        """The id of an approval, or None. Waits only with `approvals: wait`.
+    async def approve(
+        self, refusal: ApexBridgeError, mode: ApprovalMode, seconds: float, on_wait: Callable[[], None]
+    ) -> str | None:
+        """The id of an approval, or None. Waits only with `approvals: wait`, after a call of `on_wait`.
 
         An approval given after an earlier request counts if call and content have not changed.
 
@@ -32,6 +35,7 @@ class Approver:
             return earlier
         if mode != "wait":
             return None
+        on_wait()
         try:
             known = await self._approvals.answer_to(id, seconds=seconds)
         except RequestError:  # dropped, or the tool is gone
@@ -40,10 +44,10 @@ class Approver:
             raise ToolError("The user did not agree, so it was not run. Go on without it.", code="APPROVAL_INVALID")
         return id if known.state == "approved" else None
 
-    async def answered(self, id: str, *, agreed: bool) -> str | None:
-        """Decide an approval by the client's answer; returns its id if it is approved."""
+    async def answered(self, id: str, *, agreed: bool, by: str) -> str | None:
+        """Decide an approval by the client's answer; returns its id if it is approved. `by` is the client's key."""
         try:
-            await self._approvals.decide(id, approve=agreed)
+            await self._approvals.decide(id, approve=agreed, by=by)
         except ApexBridgeError:  # it was decided elsewhere or has expired: the stored state counts
             agreed = False
             with suppress(ApexBridgeError):  # expired, or its skill was removed

@@ -5,6 +5,7 @@ from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 from apexbridge.agent.budget import StopCause
+from apexbridge.agent.tool_steps import ToolStep
 
 Json = dict[str, Any]
 
@@ -46,8 +47,23 @@ class PassedThrough:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class ToolStarted:
+    """A call of this server's tools is about to run. Its `ToolActivity` follows."""
+
+    call: Json
+    """As the model made it: `id`, and `function` with its name and arguments."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class ToolActivity:
+    """A call of this server's tools has ended."""
+
+    call: Json
+    output: str
+    """The text for the model."""
+    succeeded: bool
     text: str
+    """A summary for people."""
     detail: Json = field(default_factory=dict)
 
 
@@ -91,4 +107,4 @@ class Report:
         return fields | ({"trajectory": self.trajectory} if debug else {})
 
 
-Event = ChatStarted | TextDelta | PassedThrough | ToolActivity | ChatFinished
+Event = ChatStarted | TextDelta | PassedThrough | ToolStarted | ToolStep | ToolActivity | ChatFinished

@@ -1,8 +1,9 @@
 """The ReAct loop of one chat request: ask the model, run its tool calls, repeat until it answers or a limit ends it."""
 
+import asyncio
 import logging
 import time
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Coroutine
 from contextlib import aclosing
 from dataclasses import dataclass
 from functools import cache
@@ -11,14 +12,24 @@ from typing import Any
 
 from apexbridge.agent.approver import Approver, question_for
 from apexbridge.agent.budget import Budget, ChatLimits, StopCause, add_usage, tokens_of
-from apexbridge.agent.chat_events import ChatFinished, Event, PassedThrough, Report, TextDelta, ToolActivity
+from apexbridge.agent.chat_events import (
+    ChatFinished,
+    Event,
+    PassedThrough,
+    Report,
+    TextDelta,
+    ToolActivity,
+    ToolStarted,
+)
 from apexbridge.agent.conversation_files import ConversationFiles, PassedAnswers, listed_files
 from apexbridge.agent.model_turn import GRACE_SECONDS, Answer, Model, ModelCaller
 from apexbridge.agent.records.content import log_safe
+from apexbridge.agent.records.recorder import is_record_id
 from apexbridge.agent.request import BadRequestError, ChatRequest
 from apexbridge.agent.suspended_turns import Question, SuspendedTurns
 from apexbridge.agent.tool_calls import Outcome, ToolCaller
 from apexbridge.agent.tool_offer import ServerTools, ToolOffer
+from apexbridge.agent.tool_steps import StepQueue, ToolStep
 from apexbridge.agent.usage_feedback import UsageFeedback
 from apexbridge.llm.config import Upstream
 from apexbridge.llm.conversion import CompletionBuilder, as_chunk, is_completion
@@ -26,7 +37,7 @@ from apexbridge.llm.tool_modes import ModeMemory, with_system
 from apexbridge.llm.turn import Turn
 from apexbridge.llm.upstream_errors import UpstreamError, is_too_long
 from apexbridge.tools.allowance import RUN_CODE
-from apexbridge.tools.conversation import LOOP_CALLS, Conversation
+from apexbridge.tools.conversation import LOOP_CALLS, Conversation, Origin
 from apexbridge.tools.naming import wire_name
 from apexbridge.tools.registry import ToolRegistry
 
@@ -42,6 +53,13 @@ def default_prompt(*, with_code: bool = True) -> str:
     """The system prompt, with or without the tool that runs code."""
     text = resources.files("apexbridge.agent").joinpath("prompts/system.md").read_text("utf-8").strip()
     return text.format(or_code=", or write code and run it with run_code" if with_code else "")
+
+
+def with_prompt(messages: list[Json], prompt: str | None, request: ChatRequest, offer: ToolOffer) -> list[Json]:
+    """The messages with the system prompt: the operator's, or the default one if tools of this server are offered."""
+    if prompt is None and request.uses_our_tools:
+        prompt = default_prompt(with_code=offer.id_of(wire_name(RUN_CODE)) == RUN_CODE)
+    return with_system(messages, prompt) if prompt else messages
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -66,7 +84,7 @@ def run_chat(
 ) -> AsyncGenerator[Event, None]:
     """Answer a request and yield its events in order. Raises BadRequestError or UpstreamError."""
     is_native = deps.modes.mode(upstream, request.model) == "native" or not request.client_names
-    if not request.uses_our_tools and is_native:
+    if request.may_pass_through and not request.uses_our_tools and is_native:
         return _pass_through(model, request, upstream, deps)
     if (request.body.get("n") or 1) > 1:
         raise BadRequestError("'n' above 1 is not possible with this model and tools.", param="n")
@@ -114,7 +132,8 @@ class _Loop:
     def __init__(self, deps: ChatDependencies, model: Model, request: ChatRequest, upstream: Upstream) -> None:
         self._deps = deps
         self._request = request
-        self._offer = ToolOffer(request, deps.own_tools)
+        restored, self._answered = deps.suspended.restored(request.caller, request.messages)
+        self._offer = ToolOffer(request, deps.own_tools, restored)
         self._budget = Budget(deps.limits)
         self._report = Report()
         self._model = ModelCaller(
@@ -129,15 +148,15 @@ class _Loop:
         self._usage: Json | None = None
         self._outcomes: list[Outcome] = []
         self._is_shortened = False
-        restored, self._answered = deps.suspended.restored(request.caller, request.messages)
         self._restored_count = len(restored)
-        self._messages = self._beginning(restored)
+        self._messages = with_prompt(restored, deps.system_prompt, request, self._offer)
         self._own_from = len(self._messages)
         self._workspace = deps.files.open(request) if deps.files else None
         self._sent: list[str] = []
         """The text that the client has received."""
         self._last_calls: list[tuple[str, str]] = []
         self._same_turns = 0
+        self._steps = StepQueue() if request.shows_steps else None
         self._tools = ToolCaller(
             deps.registry,
             self._offer,
@@ -146,22 +165,26 @@ class _Loop:
                 caller=request.caller,
                 workspace=self._workspace,
                 tainted=_starts_tainted(request),
+                origin=Origin(kind="chat", id=request.request_id if is_record_id(request.request_id) else None),
             ),
             self._budget,
-            lambda error: deps.approver.approve(error, request.options.approvals, self._budget.seconds_left),
+            lambda error, on_wait: deps.approver.approve(
+                error, request.options.approvals, self._budget.seconds_left, on_wait
+            ),
+            self._steps.add if self._steps is not None else None,
+            asks_client=request.options.approvals == "tool",
         )
-
-    def _beginning(self, messages: list[Json]) -> list[Json]:
-        prompt = self._deps.system_prompt
-        if prompt is None and self._request.uses_our_tools:
-            prompt = default_prompt(with_code=self._offer.id_of(wire_name(RUN_CODE)) == RUN_CODE)
-        return with_system(messages, prompt) if prompt else messages
 
     async def run(self) -> AsyncGenerator[Event, None]:
         cause: StopCause | None = None
         is_last = False
         await self._prepare_workspace()
-        approved = await self._take_answers()
+        approved: list[Outcome] = []
+        if self._steps is not None and self._answered:
+            yield self._model.announce()  # so that the client sees the approved calls while they run
+        async with aclosing(self._acting(self._take_answers(), approved)) as steps:
+            async for step in steps:
+                yield step
         while True:
             cause = cause or self._budget.exhausted()
             is_last = is_last or cause is not None
@@ -174,6 +197,7 @@ class _Loop:
                             self._sent.append(event.text)
                         yield event
                         while approved:  # these ran before the response had started
+                            yield ToolStarted(call=approved[0].call)
                             yield _activity(approved.pop(0))
             except UpstreamError as error:
                 if turn.has_text or not self._shorten_after(error):
@@ -191,7 +215,12 @@ class _Loop:
                 return
             client_calls = [call for call in calls if self._offer.is_client(call["function"]["name"])]
             server_calls = [call for call in calls if not self._offer.is_client(call["function"]["name"])]
-            outcomes = await self._act(server_calls)
+            for call in server_calls:
+                yield ToolStarted(call=call)
+            outcomes: list[Outcome] = []
+            async with aclosing(self._acting(self._act(server_calls), outcomes)) as steps:
+                async for step in steps:
+                    yield step
             for outcome in outcomes:
                 yield _activity(outcome)
             questions = self._questions(outcomes)
@@ -235,7 +264,9 @@ class _Loop:
         """Run the calls that the client has approved, and put their results into the conversation."""
         offset = len(self._messages) - self._restored_count
         for asked in self._answered:
-            approval = await self._deps.approver.answered(asked.question.approval, agreed=asked.is_agreed)
+            approval = await self._deps.approver.answered(
+                asked.question.approval, agreed=asked.is_agreed, by=self._request.caller
+            )
             outcome = await self._tools.run_approved(asked.question.call, approval)
             self._budget.calls += 1
             self._note(_outcome_dict(outcome))
@@ -247,15 +278,28 @@ class _Loop:
     def _suspend(
         self, turn: Turn, calls: list[Json], results: list[Json], shown: list[Json], questions: list[Question]
     ) -> None:
-        """Store the part of a turn that the client does not see, until it sends its tool results."""
+        """Store the part of a turn that the client does not see or send back, until it sends its tool results."""
         suspended, caller = self._deps.suspended, self._request.caller
         before = self._messages[self._own_from :]
-        if results or questions or before:
+        if results or questions or before or turn.is_hidden_in_part:
             suspended.keep(caller, turn.message(calls), results, shown, questions, before)
         else:
             suspended.forget(caller, shown)
 
     # ---------------------------------------------------------------------------------------------------- steps
+    async def _acting(
+        self, work: Coroutine[Any, Any, list[Outcome]], outcomes: list[Outcome]
+    ) -> AsyncGenerator[ToolStep, None]:
+        """Run calls, yield their states meanwhile if the client shows them, and add their outcomes to the list."""
+        if self._steps is None:
+            outcomes += await work
+            return
+        task = asyncio.ensure_future(work)
+        async with aclosing(self._steps.during(task)) as steps:
+            async for step in steps:
+                yield step
+        outcomes += task.result()
+
     async def _act(self, calls: list[Json]) -> list[Outcome]:
         """Run calls of this server's tools. Calls beyond the budget get an error as their result."""
         allowed = self._budget.calls_left()
@@ -263,7 +307,7 @@ class _Loop:
         self._budget.calls += len(outcomes)
         for call in calls[allowed:]:
             text = "Error (LIMIT_REACHED): no more calls are possible for this request; answer with what is there."
-            outcomes.append(Outcome(call=call, text=text, tool=None, succeeded=False, duration_ms=0))
+            outcomes.append(self._tools.refuse(call, text))
         for outcome in outcomes:
             self._note(_outcome_dict(outcome))
         self._outcomes += outcomes
@@ -334,7 +378,13 @@ def _starts_tainted(request: ChatRequest) -> bool:
 def _activity(outcome: Outcome) -> ToolActivity:
     name = outcome.call["function"]["name"]
     how = "" if outcome.succeeded else " (failed)"
-    return ToolActivity(text=f"{name}{how}, {outcome.duration_ms} ms", detail=_outcome_dict(outcome))
+    return ToolActivity(
+        call=outcome.call,
+        output=outcome.message["content"],
+        succeeded=outcome.succeeded,
+        text=f"{name}{how}, {outcome.duration_ms} ms",
+        detail=_outcome_dict(outcome),
+    )
 
 
 def _outcome_dict(outcome: Outcome) -> Json:
@@ -345,10 +395,8 @@ def _outcome_dict(outcome: Outcome) -> Json:
         "success": outcome.succeeded,
         "durationMs": outcome.duration_ms,
     }
-    if outcome.tool == "vector-search" and isinstance(outcome.data, dict):
-        step["results"] = [
-            {"name": hit["name"], "score": hit["score"], "why": hit["why"]} for hit in outcome.data.get("results", [])
-        ]
+    if outcome.hits is not None:
+        step["results"] = outcome.hits
     if isinstance(outcome.data, dict) and isinstance(outcome.data.get("id"), str):
         step["executionId"] = outcome.data["id"]
     return step

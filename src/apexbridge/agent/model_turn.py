@@ -6,6 +6,7 @@ from typing import Any, Protocol
 
 from apexbridge.agent.budget import Budget
 from apexbridge.agent.chat_events import ChatStarted, Delta, Event, Report, TextDelta
+from apexbridge.agent.converted_fields import without_refused
 from apexbridge.agent.records.content import log_safe
 from apexbridge.agent.request import ChatRequest
 from apexbridge.agent.tool_offer import ToolOffer
@@ -57,6 +58,8 @@ class ModelCaller:
         self._model = model
         self._modes = modes
         self._request = request
+        self._fields = request.body
+        """The request's fields, adapted to the upstream if they were converted from another API."""
         self._upstream = upstream
         self._offer = offer
         self._budget = budget
@@ -66,8 +69,14 @@ class ModelCaller:
         """`response_format`. It is sent in the last turn only: earlier it would keep the model from calling tools."""
         self.choice: Any = request.body.get("tool_choice")
         self._has_begun = False
+        self._is_announced = False
         self._spoke_in: int | None = None
         """The last turn that sent text to the client."""
+
+    def announce(self) -> ChatStarted:
+        """Start the response before the model does. Its errors then no longer have a status of their own."""
+        self._is_announced = True
+        return ChatStarted(model=self._request.model, report=self._report)
 
     async def ask(self, turn: Turn, messages: Sequence[Json], *, is_last: bool) -> AsyncGenerator[Event, None]:
         """Ask once. Text is streamed unless it may be a tool call or is only a draft."""
@@ -80,7 +89,8 @@ class ModelCaller:
                 taken = [turn.take_chunk(chunk) for chunk in chunks]
                 if not self._has_begun:
                     self._has_begun = True
-                    yield ChatStarted(model=turn.model or self._request.model, report=self._report)
+                    if not self._is_announced:
+                        yield ChatStarted(model=turn.model or self._request.model, report=self._report)
                 if not is_draft and (deltas := self._deltas(taken, gate)):
                     yield TextDelta(deltas=deltas)
                 chunks = await answer.next()
@@ -130,7 +140,12 @@ class ModelCaller:
                     self._modes.accepted(self._upstream, self._request.model, self._mode)
                 return answer, chunks
             except UpstreamError as error:
-                if self._has_begun or not self._offer.tools:
+                if self._has_begun:
+                    raise
+                if not self._request.may_pass_through and (adapted := without_refused(self._fields, error)) is not None:
+                    self._fields = adapted
+                    continue
+                if not self._offer.tools:
                     raise
                 if not is_about_tools(error, body, self._offer.names):
                     raise
@@ -142,7 +157,7 @@ class ModelCaller:
                 self._mode = other
 
     def _body(self, messages: Sequence[Json], *, is_last: bool) -> Json:
-        body = dict(self._request.body)
+        body = dict(self._fields)
         if self.form is not None and not is_last:
             del body["response_format"]
         if self._request.is_stream:

@@ -90,6 +90,8 @@ class ChatRequest:
     request_id: str = ""
     client_names: frozenset[str] = field(default_factory=frozenset)
     """Names of the client's own tools."""
+    may_pass_through: bool = True
+    """Whether the upstream's chunks can be forwarded unchanged. False if the client expects another wire format."""
     link: str = field(default_factory=lambda: f"{_PROCESS}-{next(_NUMBERS)}")
     """Connects the record of the request with the usage it recorded for the search. `request_id` may repeat."""
 
@@ -119,16 +121,21 @@ class ChatRequest:
         return isinstance(options, dict) and bool(options.get("include_usage"))
 
     @property
+    def shows_steps(self) -> bool:
+        """Whether the stream reports each state of a tool call. Other wire formats have items for calls."""
+        return self.options.activity and self.is_stream and self.may_pass_through
+
+    @property
     def uses_our_tools(self) -> bool:
         """Whether the model may use this server's tools."""
         return self.options.tools and self.body.get("tool_choice") != "none"
 
 
-def read_request(body: Any, *, caller: str = "", request_id: str = "") -> ChatRequest:
+def read_request(body: Any, *, caller: str = "", request_id: str = "", may_pass_through: bool = True) -> ChatRequest:
     """Validate a request. Raises BadRequestError."""
     if not isinstance(body, dict):
         raise BadRequestError("The body must be a JSON object.")
-    options = _options(body.get("x_bridge"))
+    options = read_options(body.get("x_bridge"))
     _check_messages(body.get("messages"))
     names = _check_tools(body.get("tools"))
     for name, (kind, expected) in _FIELDS.items():
@@ -150,6 +157,7 @@ def read_request(body: Any, *, caller: str = "", request_id: str = "") -> ChatRe
         caller=caller,
         request_id=request_id,
         client_names=frozenset(names),
+        may_pass_through=may_pass_through,
     )
     count = body.get("n")
     if count is not None and (not isinstance(count, int) or isinstance(count, bool) or count < 1):
@@ -161,7 +169,8 @@ def read_request(body: Any, *, caller: str = "", request_id: str = "") -> ChatRe
     return request
 
 
-def _options(options: Any) -> Options:
+def read_options(options: Any) -> Options:
+    """Validate `x_bridge`. Raises BadRequestError."""
     if options is None:
         return Options()
     if not isinstance(options, dict):

@@ -11,15 +11,17 @@ from apexbridge.agent.approver import Approver
 from apexbridge.agent.chat_events import ChatFinished, Event, PassedThrough, TextDelta
 from apexbridge.agent.config import ChatSettings
 from apexbridge.agent.conversation_files import ConversationFiles
-from apexbridge.agent.loop import ChatDependencies, run_chat
-from apexbridge.agent.model_turn import Model
+from apexbridge.agent.loop import ChatDependencies, run_chat, with_prompt
+from apexbridge.agent.model_turn import GRACE_SECONDS, Model
 from apexbridge.agent.offline import OFFLINE_MODEL, OFFLINE_UPSTREAM, OfflineModel, check_supported
+from apexbridge.agent.pass_through import ForwardedRequest, ForwardedStart, forward
 from apexbridge.agent.records.recorder import ChatRecorder, Recorder
-from apexbridge.agent.request import BadRequestError, ChatRequest, read_request
+from apexbridge.agent.request import BadRequestError, ChatRequest, read_options, read_request
 from apexbridge.agent.suspended_turns import SuspendedTurns
-from apexbridge.agent.tool_offer import ServerTools
+from apexbridge.agent.token_count import estimated_prompt_tokens
+from apexbridge.agent.tool_offer import ServerTools, ToolOffer
 from apexbridge.agent.usage_feedback import RecordUsage, UsageFeedback
-from apexbridge.llm.client import UpstreamClient
+from apexbridge.llm.client import UpstreamClient, encoded
 from apexbridge.llm.config import Upstream
 from apexbridge.llm.tool_modes import ModeMemory
 from apexbridge.llm.upstream_errors import UpstreamError
@@ -80,6 +82,51 @@ class ReActStrategy:
                     recording.observe(event)
                     yield event
 
+    def forwarded(
+        self,
+        path: str,
+        body: Any,
+        data: bytes,
+        *,
+        headers: Mapping[str, str],
+        query: str = "",
+        caller: str = "",
+        request_id: str = "",
+    ) -> ForwardedRequest | None:
+        """A request of another API that goes to its upstream as it is; None if the chat loop answers it.
+
+        It goes there if the upstream speaks that API and the request does not use this server's tools, or cannot,
+        because the upstream does not speak chat completions. `path` begins with the API's name.
+
+        Raises:
+            BadRequestError: `x_bridge` is not valid.
+        """
+        if not isinstance(body, dict) or not isinstance(body.get("model"), str | None):
+            return None
+        model = body.get("model") or self.settings.llm.default_model or ""
+        upstream = self._serving(model) if self.settings.llm.upstreams and model != OFFLINE_MODEL else None
+        if upstream is None or path.partition("/")[0] not in upstream.apis or path.startswith("chat/"):
+            return None
+        options = read_options(body.get("x_bridge"))
+        if options.tools and "chat" in upstream.apis:
+            return None
+        if "x_bridge" in body or body.get("model") != model:
+            data = encoded({**{key: value for key, value in body.items() if key != "x_bridge"}, "model": model})
+        messages = body.get("messages") or body.get("input")
+        recorded = messages if isinstance(messages, list) else [{"role": "user", "content": messages}]
+        request = ChatRequest(
+            body={"model": model, "stream": body.get("stream") is True, "messages": recorded},
+            options=options,
+            caller=caller,
+            request_id=request_id,
+        )
+        return ForwardedRequest(upstream=upstream, path=path, query=query, data=data, request=request, headers=headers)
+
+    def forward(self, forwarded: ForwardedRequest) -> AsyncGenerator[ForwardedStart | bytes, None]:
+        """Send a request as it is, and yield the beginning and the bytes of its answer. Raises UpstreamError."""
+        recorder = None if "/" in forwarded.path else self._recorder  # a count of tokens is not a chat
+        return forward(self._client, forwarded, recorder, self.settings.limits.seconds + GRACE_SECONDS)
+
     async def execute(
         self, messages: Sequence[Mapping[str, Any]], options: Mapping[str, Any] | None = None, **more: Any
     ) -> ChatAnswer:
@@ -107,6 +154,12 @@ class ReActStrategy:
                         x_bridge=event.report.to_dict(debug=request.options.debug),
                     )
         raise AssertionError("an answer has an end")
+
+    async def count_tokens(self, request: ChatRequest) -> int:
+        """An estimate of the tokens of the first prompt, with this server's tools and the system prompt."""
+        offer = ToolOffer(request, self._deps.own_tools)
+        messages = with_prompt(request.messages, self._deps.system_prompt, request, offer)
+        return await asyncio.to_thread(estimated_prompt_tokens, messages, offer.tools)
 
     async def models(self) -> list[Json]:
         """The models that upstreams list and that requests for them reach, and the configured ones."""
@@ -151,6 +204,16 @@ class ReActStrategy:
         if upstream is None:
             raise BadRequestError(
                 f"The model '{request.model[:200]}' does not exist here; GET /v1/models lists those that do.",
+                param="model",
+                openai_code="model_not_found",
+                code="NOT_FOUND",
+                status=404,
+            )
+        if "chat" not in upstream.apis:
+            served = " and ".join(f"/v1/{api}" for api in upstream.apis)
+            raise BadRequestError(
+                f"The model '{request.model[:200]}' is available through {served} only: its server does not speak "
+                "chat completions.",
                 param="model",
                 openai_code="model_not_found",
                 code="NOT_FOUND",

@@ -9,6 +9,7 @@ from typing import Any
 
 from apexbridge._json import loads_or
 from apexbridge.llm.tool_modes import text_of
+from apexbridge.llm.turn import REASONING_FIELDS
 
 Json = dict[str, Any]
 KEPT_SECONDS = 3600
@@ -158,7 +159,12 @@ class SuspendedTurns:
                 used.add(str(id))
                 questions = {question.asked_as: question for question in turn.questions}
                 results = turn.approved_results
-                restored += [*turn.before, {**message, "tool_calls": turn.message["tool_calls"]}, *turn.results]
+                # The client may have dropped the reasoning, which some models require with their calls.
+                reasoning = {name: turn.message[name] for name in REASONING_FIELDS if name in turn.message}
+                own = {**reasoning, **message, "tool_calls": turn.message["tool_calls"]}
+                if turn.before:  # the client's message has the text of all turns of its request
+                    own = turn.message
+                restored += [*turn.before, own, *turn.results]
         return restored, asked
 
     def _oldest_is_over(self) -> bool:

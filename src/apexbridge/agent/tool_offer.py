@@ -12,7 +12,7 @@ from apexbridge.errors import did_you_mean
 from apexbridge.retrieval.text import name_words, tokens, translated
 from apexbridge.tools.builtin.code_tool import RUN_CODE
 from apexbridge.tools.builtin.skill_tools import DESCRIPTION_TOKENS, cut
-from apexbridge.tools.naming import SKILL_PREFIX, WireNames, skill_tool_id, wire_name
+from apexbridge.tools.naming import MCP_CATEGORY, SKILL_PREFIX, WireNames, skill_tool_id, wire_name
 from apexbridge.tools.registry import ToolRegistry
 from apexbridge.tools.tool import Tool
 
@@ -42,6 +42,8 @@ class ServerTools:
     def offered(self, skills: Sequence[str], caller: str = "") -> Mapping[str, tuple[str, Json]]:
         """Built-in and registered tools, and the skills that the client named: id and function by wire name.
 
+        Tools of MCP servers are left out: there can be thousands, and a search finds them.
+
         Raises:
             BadRequestError: a skill does not exist.
         """
@@ -50,7 +52,9 @@ class ServerTools:
             self._common = tuple(
                 tool
                 for tool in self.registry.list()
-                if not tool.id.startswith(SKILL_PREFIX) and self.registry.is_enabled(tool.id)
+                if not tool.id.startswith(SKILL_PREFIX)
+                and tool.metadata.category != MCP_CATEGORY
+                and self.registry.is_enabled(tool.id)
             )
             self._usual = _functions(self._common)
         functions: Mapping[str, tuple[str, Json]] = self._usual
@@ -89,7 +93,8 @@ class ToolOffer:
     Tools that are found later are appended: the beginning of the list stays byte-identical.
     """
 
-    def __init__(self, request: ChatRequest, own: ServerTools) -> None:
+    def __init__(self, request: ChatRequest, own: ServerTools, messages: Sequence[Json] | None = None) -> None:
+        """`messages` are those of the request, with the earlier calls that the client has not seen."""
         offered = own.offered(request.options.skills, request.caller) if request.uses_our_tools else {}
         # If names collide, the client's tool wins.
         shown = {name: pair for name, pair in offered.items() if name not in request.client_names}
@@ -105,6 +110,9 @@ class ToolOffer:
         elif self._deferred:
             known += [tool for name in _used_names(request) if (tool := self._deferred.take(name)) is not None]
         self.tools: list[Json] = [*(function for _, function in shown.values()), *known]
+        if self._offered:
+            for name in _used_names(request, messages):
+                self.add_tool(name)
         if len(self.tools) > MAX_TOOLS:
             raise BadRequestError(
                 f"'tools' has {len(known)} entries; with ours at most {MAX_TOOLS} are possible. Those with "
@@ -112,8 +120,13 @@ class ToolOffer:
                 param="tools",
             )
 
-    async def found(self, query: str, skills: Sequence[str]) -> str:
-        """Append deferred tools and found skills after a search; returns the lines that announce them to the model."""
+    async def found(self, query: str, skills: Sequence[str], tools: Sequence[str] = ()) -> str:
+        """Append deferred tools, found skills and found tools of MCP servers after a search.
+
+        Returns the lines that announce them to the model. The search has listed the tools of MCP servers already.
+        """
+        for id in tools:
+            self.add_tool(id)
         names = await asyncio.to_thread(self._deferred.find, query) if self._deferred else []
         added = [self._append(self._deferred.take(name)) for name in names]
         if self._appends_skills:
@@ -133,6 +146,19 @@ class ToolOffer:
             self._offered[wire] = tool.id
         return line
 
+    def add_tool(self, id: str) -> None:
+        """Append a tool of an MCP server, unless it was appended already."""
+        if id not in self._offered and self._mcp_tool(id) is not None:
+            tool = self._registry.get(id)
+            if self._append(_function(id, tool)):
+                self._offered[id] = id
+
+    def _mcp_tool(self, name: str) -> str | None:
+        """The id of an enabled tool of an MCP server; None if missing, or if a tool of the client has its name."""
+        tool = self._registry.find(name)
+        is_mcp = tool is not None and tool.metadata.category == MCP_CATEGORY
+        return name if is_mcp and name not in self._client_names and self._registry.is_enabled(name) else None
+
     def _append(self, function: Json | None) -> str:
         if function is None or len(self.tools) >= MAX_TOOLS:
             return ""
@@ -145,7 +171,7 @@ class ToolOffer:
         return name in self._client_names
 
     def id_of(self, name: str) -> str | None:
-        """The id of this server's tool that a model calls: an offered one, or a skill by its name.
+        """The id of this server's tool that a model calls: an offered one, or any skill or MCP tool by its name.
 
         None if no tools were offered, even if the model knows names from elsewhere.
         """
@@ -153,6 +179,8 @@ class ToolOffer:
             return None
         if name in self._offered:
             return self._offered[name]
+        if id := self._mcp_tool(name):
+            return id
         if name.startswith("skill__"):
             # `skill__plugin_skill` is the wire name of `plugin:skill`: names of skills contain no underscore.
             return self._known(skill_tool_id(name.removeprefix("skill__").replace("_", ":", 1)))
@@ -182,9 +210,9 @@ def _functions(tools: Sequence[Tool]) -> dict[str, tuple[str, Json]]:
     return {names.name(tool.id): (tool.id, _function(names.name(tool.id), tool)) for tool in tools}
 
 
-def _used_names(request: ChatRequest) -> list[str]:
+def _used_names(request: ChatRequest, messages: Sequence[Json] | None = None) -> list[str]:
     """Tools that the conversation has called already or must call now: upstreams require their definitions."""
-    calls = [call for message in request.messages for call in message.get("tool_calls") or ()]
+    calls = [call for message in messages or request.messages for call in message.get("tool_calls") or ()]
     choice = request.body.get("tool_choice")
     named = [choice] if isinstance(choice, dict) else []
     functions = [call.get("function") for call in [*calls, *named]]

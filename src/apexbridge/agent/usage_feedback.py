@@ -2,13 +2,14 @@
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Collection, Sequence
 from typing import Any
 
 from apexbridge.agent.request import ChatRequest
-from apexbridge.agent.tool_calls import Outcome, found_skills
+from apexbridge.agent.tool_calls import Outcome, found_names
 from apexbridge.errors import ApexBridgeError
 from apexbridge.llm.tool_modes import text_of
+from apexbridge.retrieval.documents import tool_key
 from apexbridge.tools.naming import SKILL_PREFIX
 
 MAX_CHARACTERS = 500
@@ -34,8 +35,9 @@ class UsageFeedback:
         queries: dict[str, str] = {}
         for outcome in outcomes:
             if outcome.tool == "vector-search" and outcome.succeeded:
-                queries |= dict.fromkeys(found_skills(outcome.data), str(outcome.arguments.get("query", "")))
-            elif (skill := _done_by(outcome)) and (text := queries.get(skill) or asked):
+                keys = [*found_names(outcome.data, "skill"), *map(tool_key, found_names(outcome.data, "tool"))]
+                queries |= dict.fromkeys(keys, str(outcome.arguments.get("query", "")))
+            elif (skill := _done_by(outcome, queries)) and (text := queries.get(skill) or asked):
                 task = asyncio.ensure_future(self._taught(text, skill, request))
                 self._waiting.add(task)
                 task.add_done_callback(self._waiting.discard)
@@ -60,9 +62,13 @@ def _question(request: ChatRequest) -> str:
     return text if len(text) <= MAX_CHARACTERS else ""
 
 
-def _done_by(outcome: Outcome) -> str | None:
+def _done_by(outcome: Outcome, found: Collection[str]) -> str | None:
+    """The skill that a successful call ran, or the key of a tool that a search has found."""
     if outcome.tool is None or not (isinstance(outcome.data, dict) and outcome.data.get("success") is True):
         return None
+    name = str(outcome.arguments.get("name", "")) if outcome.tool == "run-skill" else outcome.tool
+    if tool_key(name) in found:
+        return tool_key(name)
     if outcome.tool == "run-skill":
-        return str(outcome.arguments.get("name", ""))
+        return name
     return outcome.tool.removeprefix(SKILL_PREFIX) if outcome.tool.startswith(SKILL_PREFIX) else None

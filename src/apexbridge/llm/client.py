@@ -5,6 +5,7 @@ import io
 import json
 import random
 from collections.abc import Mapping
+from dataclasses import dataclass, field
 from typing import Any
 
 import aiohttp
@@ -15,6 +16,9 @@ from apexbridge.llm.response import MAX_REFUSAL_BYTES, ModelResponse, parsed
 from apexbridge.llm.upstream_errors import UpstreamError
 
 Json = dict[str, Any]
+CHAT = "chat/completions"
+ANTHROPIC_VERSION = "2023-06-01"
+"""Anthropic's API requires a version; this one is always accepted."""
 ATTEMPTS = 3
 RETRIED_STATUSES = frozenset({408, 429, 500, 502, 503, 504, 529})
 SILENT_STATUS = 504
@@ -49,11 +53,21 @@ class UpstreamClient:
 
     async def ask(self, upstream: Upstream, body: Json, seconds: float = ANSWER_SECONDS) -> ModelResponse:
         """Request a completion. The caller must pass the response to `done` in the end. Raises UpstreamError."""
-        data = _encoded(body)
+        call = _Call(path=CHAT, data=encoded(body), is_stream=bool(body.get("stream")))
+        return await self._respond(upstream, call, seconds)
+
+    async def forward(
+        self, upstream: Upstream, path: str, data: bytes, *, headers: Mapping[str, str], is_stream: bool, seconds: float
+    ) -> ModelResponse:
+        """Send a request of another API as it is. The caller must close the response. Raises UpstreamError."""
+        call = _Call(path=path, data=data, headers=headers, is_stream=is_stream)
+        return await self._respond(upstream, call, seconds)
+
+    async def _respond(self, upstream: Upstream, call: "_Call", seconds: float) -> ModelResponse:
         late = asyncio.get_running_loop().time() + seconds
         try:
             async with asyncio.timeout_at(late):
-                response = await self._request(upstream, data, self._streams if body.get("stream") else _WHOLE)
+                response = await self._request(upstream, call, self._streams if call.is_stream else _WHOLE)
         except TimeoutError as error:
             raise UpstreamError.of_ours(504, "The model took too long.", "upstream_timeout") from error
         return ModelResponse(response, late - asyncio.get_running_loop().time())
@@ -71,7 +85,8 @@ class UpstreamClient:
         """The models that an upstream lists. Raises UpstreamError."""
         try:
             async with asyncio.timeout(LIST_SECONDS):
-                response = await self._send(upstream, None, self._streams)
+                version = {"anthropic-version": ANTHROPIC_VERSION} if "messages" in upstream.apis else {}
+                response = await self._send(upstream, _Call(path="models", headers=version), self._streams)
                 answer = ModelResponse(response, LIST_SECONDS)
                 try:
                     data = await answer.body()
@@ -85,12 +100,14 @@ class UpstreamClient:
         found = listing.get("data") if isinstance(listing, dict) else None
         return [model for model in found if isinstance(model, dict)] if isinstance(found, list) else []
 
-    async def _request(self, upstream: Upstream, data: bytes, limits: aiohttp.ClientTimeout) -> aiohttp.ClientResponse:
+    async def _request(
+        self, upstream: Upstream, call: "_Call", limits: aiohttp.ClientTimeout
+    ) -> aiohttp.ClientResponse:
         """A successful response, after retries if needed."""
         for attempt in range(1, ATTEMPTS + 1):
             is_last = attempt == ATTEMPTS
             try:
-                response = await self._send(upstream, data, limits)
+                response = await self._send(upstream, call, limits)
             except UpstreamError as error:
                 if is_last or error.status == SILENT_STATUS:  # it may still be computing; a retry would start over
                     raise
@@ -117,21 +134,23 @@ class UpstreamClient:
             await asyncio.sleep(pause)
         raise AssertionError("the last attempt answers or fails")
 
-    async def _send(
-        self, upstream: Upstream, data: bytes | None, limits: aiohttp.ClientTimeout
-    ) -> aiohttp.ClientResponse:
+    async def _send(self, upstream: Upstream, call: "_Call", limits: aiohttp.ClientTimeout) -> aiohttp.ClientResponse:
+        data = call.data
         headers = {
+            **call.headers,
             "content-type": "application/json",
             "accept": "application/json, text/event-stream",
             "accept-encoding": "identity",  # avoids decompression bombs
         }
         if upstream.api_key:
             headers["authorization"] = f"Bearer {upstream.api_key}"
+            if "anthropic-version" in call.headers:
+                headers["x-api-key"] = upstream.api_key  # many servers of Anthropic's API look only here
         try:
             # Do not follow redirects: they would send the conversation to a host the operator did not choose.
             return await self._open().request(
                 "POST" if data else "GET",
-                upstream.chat_url if data else upstream.models_url,
+                upstream.url(call.path),
                 data=data if not data or len(data) < LARGE_BYTES else io.BytesIO(data),
                 headers=headers,
                 allow_redirects=False,
@@ -157,12 +176,21 @@ class UpstreamClient:
         return self._session
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Call:
+    path: str
+    """Below the base URL."""
+    data: bytes | None = None
+    headers: Mapping[str, str] = field(default_factory=dict)
+    is_stream: bool = False
+
+
 def _silent(upstream: Upstream) -> UpstreamError:
     message = f"The model server at {upstream.address} did not answer in time."
     return UpstreamError.of_ours(SILENT_STATUS, message, "upstream_timeout")
 
 
-def _encoded(body: Json) -> bytes:
+def encoded(body: Json) -> bytes:
     try:
         return orjson.dumps(body)
     except TypeError:  # a number beyond 64 bits, or a lone surrogate, which only an escape can represent

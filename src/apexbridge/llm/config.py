@@ -6,11 +6,13 @@ from typing import Literal
 from pydantic import BaseModel, ConfigDict, Field
 
 ToolMode = Literal["auto", "native", "schema", "text"]
+UpstreamApi = Literal["chat", "messages", "responses"]
+"""Chat completions, Anthropic's Messages, OpenAI's Responses."""
 DEFAULT_NAME = "default"
 
 
 class Upstream(BaseModel):
-    """One server that speaks OpenAI's chat completions."""
+    """One model server. Nearly all speak OpenAI's chat completions, which the chat loop needs."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
@@ -19,6 +21,7 @@ class Upstream(BaseModel):
     api_key: str | None = Field(default=None, repr=False)
     models: tuple[str, ...] = Field(default=(), description="Names, or patterns with `*`; empty takes every model.")
     tool_mode: ToolMode = "auto"
+    apis: tuple[UpstreamApi, ...] = Field(default=("chat",), min_length=1, description="The APIs that it speaks.")
 
     def serves(self, model: str) -> bool:
         return any(fnmatchcase(model, pattern) for pattern in self.models)
@@ -30,13 +33,8 @@ class Upstream(BaseModel):
         authority, slash, path = tail.partition("?")[0].partition("/")
         return f"{scheme}://{authority.rpartition('@')[2]}{slash}{path}".rstrip("/")
 
-    @property
-    def chat_url(self) -> str:
-        return f"{self.base_url.rstrip('/')}/chat/completions"
-
-    @property
-    def models_url(self) -> str:
-        return f"{self.base_url.rstrip('/')}/models"
+    def url(self, path: str) -> str:
+        return f"{self.base_url.rstrip('/')}/{path}"
 
 
 class LLMSettings(BaseModel):

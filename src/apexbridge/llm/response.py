@@ -3,6 +3,7 @@
 import asyncio
 import json
 import math
+from collections.abc import Mapping
 from typing import Any
 
 import aiohttp
@@ -47,6 +48,29 @@ class ModelResponse:
         self._is_late = False
         # One timer for the whole response: a timer for each chunk would cost more than the chunk.
         self._timer = asyncio.get_running_loop().call_later(seconds, self._be_late)
+
+    @property
+    def is_stream(self) -> bool:
+        return self._is_stream
+
+    @property
+    def status(self) -> int:
+        return self._response.status
+
+    @property
+    def headers(self) -> Mapping[str, str]:
+        return self._response.headers
+
+    async def read(self) -> bytes:
+        """The next bytes of a stream as they come; empty at the end. Raises UpstreamError."""
+        try:
+            data = await self._next_bytes()
+        except (aiohttp.ClientError, OSError) as error:
+            raise self._read_error(error) from error
+        self._size += len(data)
+        if self._size > MAX_STREAM_BYTES:
+            raise UpstreamError.invalid("The model's server sent too much.")
+        return data
 
     async def next(self) -> list[Json] | None:
         """The next events, or the one completion. None at the end. Raises UpstreamError."""

@@ -16,9 +16,27 @@ MAX_NAME_CHARACTERS = 4_096
 """Of a tool's name. Each chunk of a name copies what came before."""
 MAX_CHECKED_CHARACTERS = 1024 * 1024
 """Characters that are parsed to check whether arguments are complete, over all attempts of a turn."""
+REASONING_TEXTS = ("reasoning_content", "reasoning")
+REASONING_PARTS = "reasoning_details"
+REASONING_FIELDS = (*REASONING_TEXTS, REASONING_PARTS)
+"""Names that servers use for the model's reasoning: a text, or a list of parts."""
 _OWN_KEYS = {"id", "object", "created", "model", "choices", "usage"}
 _OWN_CHOICE_KEYS = {"index", "delta", "message", "finish_reason"}
 _OWN_CALL_KEYS = {"index", "id", "type", "function"}
+
+
+def reasoning_in(fields: Json) -> tuple[str, str] | None:
+    """The reasoning in a delta: its field and its text. Servers may send the same text in several fields."""
+    for name in REASONING_FIELDS:
+        value = fields.get(name)
+        if isinstance(value, list):
+            parts = [part for part in value if isinstance(part, dict)]
+            value = "".join(
+                text for part in parts for key in ("text", "summary") if isinstance(text := part.get(key), str)
+            )
+        if isinstance(value, str) and value:
+            return name, value
+    return None
 
 
 class Turn:
@@ -32,6 +50,8 @@ class Turn:
         self.has_text = False
         self.beside: Json = {}
         """Fields next to the choices, such as a fingerprint. The last value of each."""
+        self._reasoning: dict[str, list[Any]] = {}
+        """Texts or parts of the reasoning, by the name of their field."""
         self._calls: dict[int, _Call] = {}
         self._characters = 0
         self._checked_characters = 0
@@ -81,6 +101,9 @@ class Turn:
             if isinstance(call, dict):
                 self._take_call(call)
         fields = {key: value for key, value in delta.items() if key not in ("role", "tool_calls") and value is not None}
+        for name in REASONING_FIELDS:
+            if fields.get(name):
+                self._take_reasoning(name, fields[name])
         return fields, beside
 
     @property
@@ -96,9 +119,37 @@ class Turn:
         return bool(self._calls)
 
     def message(self, calls: list[Json] | None = None) -> Json:
+        """The turn as a message. If it made calls, it has the reasoning: models go on with it after the results."""
         found = self.tool_calls if calls is None else calls
         message: Json = {"role": "assistant", "content": self.text or (None if found else "")}
-        return message | ({"tool_calls": found} if found else {})
+        return message | ({**self.reasoning, "tool_calls": found} if found else {})
+
+    @property
+    def is_hidden_in_part(self) -> bool:
+        """Whether it has fields that no API but chat completions can carry, and that some models require back."""
+        has_parts = isinstance(self.reasoning.get(REASONING_PARTS), list)
+        return has_parts or any(call.extra for call in self._calls.values())
+
+    @property
+    def reasoning(self) -> Json:
+        """The model's reasoning, in the fields in which it came."""
+        return {
+            name: "".join(parts) if isinstance(parts[0], str) else list(parts)
+            for name, parts in self._reasoning.items()
+        }
+
+    def _take_reasoning(self, name: str, value: Any) -> None:
+        """Add a text, or a list of parts, to a field. What does not fit the field's first value is left out."""
+        known = self._reasoning.setdefault(name, [])
+        is_text = isinstance(known[0] if known else value, str)
+        if is_text and isinstance(value, str):
+            known.append(value)
+            self._count(value)
+        elif not is_text and isinstance(value, list):
+            known += value
+            self._count(json.dumps(value, default=str))
+        if not known:
+            del self._reasoning[name]
 
     def add_call(self, name: str, arguments: str) -> None:
         """Add a call that was found in the text."""

@@ -8,7 +8,7 @@ from typing import Any
 from apexbridge.errors import ServerError
 
 PASSED_HEADERS = ("retry-after", "x-request-id")
-PASSED_PREFIX = "x-ratelimit-"
+PASSED_PREFIXES = ("x-ratelimit-", "anthropic-ratelimit-")
 LAST_STATUS = 599
 MAX_MESSAGE = 500
 
@@ -25,11 +25,9 @@ class UpstreamError(ServerError):
         super().__init__(f"{self._server} answered {status}")
         self._status = status if status <= LAST_STATUS else 502
         self.body = body
-        self.headers = {
-            key.lower(): value
-            for key, value in (headers or {}).items()
-            if key.lower() in PASSED_HEADERS or key.lower().startswith(PASSED_PREFIX)
-        }
+        self.headers = passed_headers(headers or {})
+        self.is_ours = False
+        """Whether this server detected the error."""
 
     @property
     def status(self) -> int:
@@ -38,7 +36,9 @@ class UpstreamError(ServerError):
     @classmethod
     def of_ours(cls, status: int, message: str, code: str) -> "UpstreamError":
         """An error that this server detected."""
-        return cls(status, json.dumps(openai_error(message, kind="upstream_error", code=code)).encode())
+        error = cls(status, json.dumps(openai_error(message, kind="upstream_error", code=code)).encode())
+        error.is_ours = True
+        return error
 
     @classmethod
     def invalid(cls, message: str) -> "UpstreamError":
@@ -68,6 +68,15 @@ class UpstreamError(ServerError):
         except (ValueError, RecursionError):
             return None
         return body.get("error") if isinstance(body, dict) else None
+
+
+def passed_headers(headers: Mapping[str, str]) -> dict[str, str]:
+    """The headers of an upstream's answer that are passed on."""
+    return {
+        key.lower(): value
+        for key, value in headers.items()
+        if key.lower() in PASSED_HEADERS or key.lower().startswith(PASSED_PREFIXES)
+    }
 
 
 def _no_number(word: str) -> Any:

@@ -167,8 +167,12 @@ class ChatRecorder:
 
 
 def _identity(request_id: str) -> str:
-    is_usable = _IDENTITY.fullmatch(request_id) is not None and request_id not in _RESERVED
-    return request_id if is_usable else f"req_{uuid.uuid4().hex}"
+    return request_id if is_record_id(request_id) else f"req_{uuid.uuid4().hex}"
+
+
+def is_record_id(request_id: str) -> bool:
+    """Whether the record of a request has the request's own id."""
+    return _IDENTITY.fullmatch(request_id) is not None and request_id not in _RESERVED
 
 
 def _usage_of(steps: Iterable[Json]) -> Json | None:

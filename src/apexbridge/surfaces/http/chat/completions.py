@@ -1,17 +1,56 @@
-"""Renders chat events in OpenAI's format: one completion, or the chunks of a stream."""
+"""`/v1/chat/completions`: renders chat events as one completion, or as the chunks of a stream."""
 
 import json
 import time
 from typing import Any
 
-import orjson
+from starlette.types import Scope
 
-from apexbridge.agent.chat_events import ChatFinished, ChatStarted, Event, PassedThrough, TextDelta, ToolActivity
-from apexbridge.agent.request import ChatRequest
+from apexbridge.agent.chat_events import (
+    ChatFinished,
+    ChatStarted,
+    Event,
+    PassedThrough,
+    TextDelta,
+    ToolActivity,
+    ToolStarted,
+)
+from apexbridge.agent.request import ChatRequest, read_request
+from apexbridge.agent.tool_steps import ToolStep
 from apexbridge.llm.conversion import JoinedFields
-from apexbridge.surfaces.http.transport.requests import fresh_id
+from apexbridge.llm.upstream_errors import UpstreamError
+from apexbridge.surfaces.http.chat.wire_format import dumped
+from apexbridge.surfaces.http.transport.requests import caller_of, fresh_id
 
 Json = dict[str, Any]
+
+
+class CompletionsApi:
+    """OpenAI's chat completions."""
+
+    path = "/v1/chat/completions"
+    request_id_header = b"x-request-id"
+    keep_alive = b": keep-alive\n\n"
+
+    async def open(self, body: Any, *, scope: Scope, request_id: str) -> "CompletionExchange":
+        return CompletionExchange(read_request(body, caller=caller_of(scope), request_id=request_id))
+
+    def error_body(self, error: UpstreamError, request_id: str) -> bytes:
+        return error.body if error.is_shaped else json.dumps({"error": error.error}).encode()
+
+
+class CompletionExchange:
+    def __init__(self, request: ChatRequest) -> None:
+        self.request = request
+
+    def whole(self) -> "Completion":
+        return Completion(self.request)
+
+    def stream(self) -> "CompletionStream":
+        return CompletionStream(self.request)
+
+    async def before_end(self) -> None:
+        """There is nothing to store."""
 
 
 class Completion:
@@ -39,7 +78,7 @@ class Completion:
 
     def to_json(self) -> bytes:
         if self._passed_through is not None:
-            return _dumped(self._passed_through)
+            return dumped(self._passed_through)
         finished = self._finished
         if finished is None:
             raise AssertionError("an answer has an end")
@@ -57,7 +96,7 @@ class Completion:
         if finished.usage is not None:
             completion["usage"] = finished.usage
         completion["x_bridge"] = finished.report.to_dict(debug=self._request.options.debug)
-        return _dumped(completion)
+        return dumped(completion)
 
 
 class CompletionStream:
@@ -70,6 +109,8 @@ class CompletionStream:
         """A chunk of text without its delta. Only the delta differs, and most of a stream is text."""
 
     def render(self, event: Event) -> bytes:
+        if isinstance(event, ToolStarted):
+            return b""
         if isinstance(event, PassedThrough):
             return b"".join(_sse(chunk if "choices" in chunk else {**chunk, "choices": []}) for chunk in event.chunks)
         if isinstance(event, ChatStarted):
@@ -80,14 +121,22 @@ class CompletionStream:
             return b"".join(
                 self._chunk(delta.fields, choice_fields=delta.beside)
                 if delta.beside
-                else self._before + _dumped(delta.fields) + self._after
+                else self._before + dumped(delta.fields) + self._after
                 for delta in event.deltas
             )
+        if isinstance(event, ToolStep):
+            return self._chunk({}, x_bridge={"toolCall": event.to_dict()})
         if isinstance(event, ToolActivity):
             if not self._request.options.activity:
                 return b""
             return self._chunk({"reasoning_content": f"[{event.text}]\n"}, x_bridge={"activity": event.detail})
-        return self._end(event)
+        return self._finished(event)
+
+    def end(self) -> bytes:
+        return b"data: [DONE]\n\n"
+
+    def fail(self, error: UpstreamError) -> bytes:
+        return b"data: " + json.dumps({"error": error.error}).encode() + b"\n\n"
 
     def _chunk(
         self, delta: Json, *, finish_reason: str | None = None, choice_fields: Json | None = None, **fields: Any
@@ -95,7 +144,7 @@ class CompletionStream:
         choice = {"index": 0, "delta": delta, **(choice_fields or {"logprobs": None}), "finish_reason": finish_reason}
         return _sse({**self._head, "choices": [choice], **fields})
 
-    def _end(self, event: ChatFinished) -> bytes:
+    def _finished(self, event: ChatFinished) -> bytes:
         chunks = []
         if event.calls:
             calls = [{**call, "index": index, "type": "function"} for index, call in enumerate(event.calls)]
@@ -112,11 +161,4 @@ def _head(kind: str, model: str | None) -> Json:
 
 
 def _sse(chunk: Json) -> bytes:
-    return b"data: " + _dumped(chunk) + b"\n\n"
-
-
-def _dumped(value: Any) -> bytes:
-    try:
-        return orjson.dumps(value)
-    except TypeError:  # an integer beyond 64 bits, or a lone surrogate
-        return json.dumps(value, ensure_ascii=True).encode()
+    return b"data: " + dumped(chunk) + b"\n\n"

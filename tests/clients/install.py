@@ -21,7 +21,7 @@ def installed() -> Path:
     """Return the folder whose `node_modules` holds the clients. Installs them if they are missing."""
     lock = HERE / "package-lock.json"
     digest = hashlib.sha256(lock.read_bytes()).hexdigest()[:16]
-    folder = Path(sys.prefix) / "share/chat-clients" / digest
+    folder = Path(sys.prefix) / "share/clients" / digest
     if folder.exists():
         return folder
     folder.parent.mkdir(parents=True, exist_ok=True)
@@ -30,7 +30,9 @@ def installed() -> Path:
         for name in ("package.json", "package-lock.json"):
             shutil.copy(HERE / name, staged)
         npm = _wheel() / "lib/node_modules/npm/bin/npm-cli.js"
-        command = [str(node()), str(npm), "ci", "--ignore-scripts", "--no-audit", "--no-fund", "--loglevel=error"]
+        # Not `npm ci`: it also demands the optional packages of other platforms, which some registries do not have.
+        options = ["--no-save", "--ignore-scripts", "--no-audit", "--no-fund", "--loglevel=error"]
+        command = [str(node()), str(npm), "install", *options]
         subprocess.run(command, cwd=staged, check=True, timeout=INSTALL_SECONDS)
         staged.rename(folder)
     except OSError:
@@ -39,6 +41,24 @@ def installed() -> Path:
     finally:
         shutil.rmtree(staged, ignore_errors=True)
     return folder
+
+
+def script(package: str, path: str) -> list[str]:
+    """The command that runs a script of an installed package with Node."""
+    return [str(node()), str(installed() / "node_modules" / package / path)]
+
+
+def claude_code() -> Path:
+    """The Claude Code program, which its package installs for the platform."""
+    return _program("@anthropic-ai/claude-code-linux-*/claude")
+
+
+def codex() -> Path:
+    return _program("@openai/codex-linux-*/vendor/*/bin/codex")
+
+
+def _program(pattern: str) -> Path:
+    return next((installed() / "node_modules").glob(pattern))
 
 
 def _wheel() -> Path:
