@@ -1,0 +1,112 @@
+"""Runs that are under way or over, and approvals of dangerous calls."""
+
+import json
+from collections.abc import AsyncIterator
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from apexbridge.client.protocol import file_path, path_of, without_none
+from apexbridge.errors import ServerError
+from apexbridge.sandbox.models import ExecutionResult
+from apexbridge.skills.runs.run_views import RunDetail, RunPage
+from apexbridge.tools.approvals import Approval, ApprovalDetail
+
+if TYPE_CHECKING:
+    from apexbridge.client._async.client import Client
+
+MAX_RECONNECTS = 3
+
+
+class RunEvent(NamedTuple):
+    """Something that a run did."""
+
+    kind: str
+    """`state`, `stdout`, `stderr`, or `result`, which is the last one."""
+    data: Any
+    """A text, or an `ExecutionResult`."""
+
+
+class Runs:
+    """`client.runs`"""
+
+    def __init__(self, client: "Client") -> None:
+        self._client = client
+
+    async def list(
+        self, *, skill: str | None = None, state: str | None = None, page: int = 1, limit: int = 50
+    ) -> RunPage:
+        """A page of the runs, the newest first."""
+        params = without_none(skill=skill, state=state, page=page, limit=limit)
+        return await self._client.read(RunPage, "GET", "/api/executions", params=params)
+
+    async def show(self, id: str) -> RunDetail:
+        """One run; `result` is set when it has ended."""
+        return await self._client.read(RunDetail, "GET", path_of("api", "executions", id))
+
+    async def events(self, id: str) -> AsyncIterator[RunEvent]:
+        """Follow a run from its beginning to its end. A lost connection is resumed."""
+        last, lost = "", 0
+        while True:
+            headers = {"last-event-id": last} if last else {}
+            try:
+                async for number, kind, text in self._client.events(
+                    "GET", path_of("api", "executions", id, "events"), headers=headers
+                ):
+                    last, lost = number, 0
+                    if kind == "result":
+                        yield RunEvent(kind, ExecutionResult.model_validate_json(text))
+                        return
+                    yield RunEvent(kind, json.loads(text))
+                return
+            except ServerError as error:
+                lost += 1
+                if error.code != "NOT_READY" or lost > MAX_RECONNECTS:
+                    raise
+
+    async def wait(self, id: str) -> ExecutionResult:
+        """Wait until a run ends. The run goes on if this is interrupted."""
+        async for event in self.events(id):
+            if event.kind == "result":
+                return ExecutionResult.model_validate(event.data)
+        detail = await self.show(id)
+        if detail.result is None:
+            raise ServerError(f"The run {id} has no result", code="INTERNAL_ERROR")
+        return detail.result
+
+    async def cancel(self, id: str) -> None:
+        """Cancel a run."""
+        await self._client.ask("POST", path_of("api", "executions", id, "cancel"))
+
+    async def delete(self, id: str) -> None:
+        """Delete a run and its files; an active run is cancelled first."""
+        await self._client.ask("DELETE", path_of("api", "executions", id))
+
+    async def download(self, id: str, path: str) -> bytes:
+        """A file that the run made."""
+        return await self._client.fetch("GET", file_path(path_of("api", "executions", id), path))
+
+
+class Approvals:
+    """`client.approvals`: dangerous calls that wait for a person. Deciding needs the scope admin."""
+
+    def __init__(self, client: "Client") -> None:
+        self._client = client
+
+    async def list(self) -> list[Approval]:
+        """The pending approvals, the oldest first."""
+        return [Approval.model_validate(one) for one in await self._client.ask("GET", "/api/approvals")]
+
+    async def show(self, id: str) -> ApprovalDetail:
+        """One approval, with the whole call."""
+        return await self._client.read(ApprovalDetail, "GET", path_of("api", "approvals", id))
+
+    async def approve(self, id: str) -> Approval:
+        """Approve a call. The approval is valid for one call, until it expires."""
+        return await self._decide(id, approve=True)
+
+    async def deny(self, id: str) -> Approval:
+        """Deny a call."""
+        return await self._decide(id, approve=False)
+
+    async def _decide(self, id: str, *, approve: bool) -> Approval:
+        body = {"approve": approve}
+        return await self._client.read(Approval, "POST", path_of("api", "approvals", id), json=body)
