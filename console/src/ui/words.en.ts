@@ -1,0 +1,23 @@
+/** Words that several views share. */
+export default {
+  close: 'Close',
+  cancel: 'Cancel',
+  save: 'Save',
+  tryAgain: 'Try again',
+  copy: 'Copy',
+  copied: 'Copied',
+  download: 'Download',
+  undo: 'Undo',
+  showAll: 'Show all',
+  showLess: 'Show less',
+  loading: 'Loading…',
+  previous: 'Previous',
+  next: 'Next',
+  range: (from: string, to: string, total: string) => `${from}–${to} of ${total}`,
+  none: 'none',
+  dismiss: 'Dismiss',
+  diff: 'Changes, line by line',
+  diffAdded: 'added: ',
+  diffRemoved: 'removed: ',
+  showMoreLines: (count: string) => `Show more (${count} lines left)`,
+};

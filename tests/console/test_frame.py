@@ -1,0 +1,74 @@
+"""The frame of the console: navigation, theme, language, shortcuts, the API key."""
+
+import re
+
+from playwright.sync_api import Page, expect
+
+from tests.console.conftest import Console, OpenPage, StartConsole
+
+
+def test_the_first_view_is_the_skills(page: Page) -> None:
+    expect(page.get_by_role("heading", name="Skills", level=1)).to_be_visible()
+    expect(page).to_have_url(re.compile(r"/#/skills$"))
+
+
+def test_every_view_has_a_link_and_an_address(page: Page) -> None:
+    for name in ("Search", "Run", "Chat", "Runs", "Insights", "System"):
+        page.get_by_role("navigation").get_by_role("link", name=re.compile(rf"^{name}\b")).click()
+        expect(page).to_have_url(re.compile(f"#/{name.lower()}"))
+        expect(page.get_by_role("heading", level=1)).to_be_visible()
+    page.go_back()
+    expect(page).to_have_url(re.compile("#/insights"))
+
+
+def test_the_language_follows_the_browser_and_can_be_switched(open_page: OpenPage, console: Console) -> None:
+    page = open_page(console, locale="zh-CN").page
+    expect(page.get_by_role("heading", name="技能", level=1)).to_be_visible()
+    assert page.evaluate("document.documentElement.lang") == "zh-CN"
+    page.get_by_role("button", name="English").click()
+    expect(page.get_by_role("heading", name="Skills", level=1)).to_be_visible()
+    page.reload()
+    expect(page.get_by_role("heading", name="Skills", level=1)).to_be_visible()
+
+
+def test_the_theme_follows_the_system_and_can_be_chosen(open_page: OpenPage, console: Console) -> None:
+    page = open_page(console, color_scheme="dark").page
+    ground = "getComputedStyle(document.documentElement).backgroundColor"
+    assert page.evaluate(ground) == "rgb(11, 12, 15)"
+    page.get_by_role("button", name="Theme: as the system").click()
+    expect(page.get_by_role("button", name="Theme: light")).to_be_visible()
+    assert page.evaluate(ground) == "rgb(246, 247, 249)"
+    page.reload()
+    expect(page.get_by_role("button", name="Theme: light")).to_be_visible()
+    assert page.evaluate(ground) == "rgb(246, 247, 249)"
+
+
+def test_a_key_is_asked_for_once_and_stays_in_the_tab(start_console: StartConsole, open_page: OpenPage) -> None:
+    console = start_console(APEX_API_KEYS_REQUIRED="true")
+    watched = open_page(console)
+    watched.expect_status(401)
+    page = watched.page
+    dialog = page.get_by_role("dialog", name="API key")
+    dialog.get_by_label("API key", exact=True).fill("apex_wrong")
+    dialog.get_by_role("button", name="Use this key").click()
+    expect(dialog.get_by_text("The server refused this key.")).to_be_visible()
+    dialog.get_by_label("API key", exact=True).fill(console.owner_key)
+    dialog.get_by_role("button", name="Use this key").click()
+    expect(dialog).to_be_hidden()
+    page.reload()
+    expect(page.get_by_role("heading", name="Skills", level=1)).to_be_visible()
+    expect(dialog).to_be_hidden()
+    assert page.evaluate("localStorage.length") == 0
+    assert all(console.owner_key not in request.url for request in watched.requests)
+
+
+def test_texts_can_be_copied_where_the_browser_has_no_clipboard_for_the_page(
+    open_page: OpenPage, console: Console
+) -> None:
+    """On plain http, `navigator.clipboard` exists only for this machine's own addresses."""
+    page = open_page(console, "#/skills/csv-insights", permissions=["clipboard-read"]).page
+    page.evaluate("Object.defineProperty(navigator, 'clipboard', {value: undefined})")
+    page.get_by_role("button", name="Copy").first.click()
+    expect(page.get_by_role("status").filter(has_text="Copied")).to_have_count(1)
+    page.reload()
+    assert page.evaluate("navigator.clipboard.readText()")
