@@ -7,16 +7,29 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 __version__ = "0.1.0"
-__all__ = ["ApexBridgeError", "Bridge", "Settings", "Tool", "ToolContext", "ToolResult", "__version__"]
+__all__ = [
+    "ApexBridgeError",
+    "Bridge",
+    "Client",
+    "Settings",
+    "SyncClient",
+    "Tool",
+    "ToolContext",
+    "ToolResult",
+    "__version__",
+]
 
 if TYPE_CHECKING:
     from apexbridge.bridge import Bridge
+    from apexbridge.client import Client, SyncClient
     from apexbridge.errors import ApexBridgeError
     from apexbridge.settings import Settings
     from apexbridge.tools.tool import Tool, ToolContext, ToolResult
 
 _HOMES = {
     "Bridge": "bridge",
+    "Client": "client",
+    "SyncClient": "client",
     "Settings": "settings",
     "ApexBridgeError": "errors",
     "Tool": "tools.tool",

@@ -4,7 +4,7 @@ import asyncio
 import logging
 import os
 import uuid
-from collections.abc import AsyncIterator, Coroutine, Iterable
+from collections.abc import AsyncIterator, Collection, Coroutine, Iterable, Mapping
 from contextlib import AsyncExitStack, asynccontextmanager
 from pathlib import Path
 from typing import Literal
@@ -18,32 +18,52 @@ from apexbridge.agent.request import ChatRequest
 from apexbridge.agent.strategy import ReActStrategy
 from apexbridge.disk import MB, Disk, size_on_disk
 from apexbridge.errors import ApexBridgeError
+from apexbridge.mcp_client.sandboxed_process import process_starter
+from apexbridge.mcp_client.servers import McpServers
+from apexbridge.monitoring.disk_usage import DiskUsage
+from apexbridge.monitoring.doctor import Doctor
+from apexbridge.monitoring.event_feed import EventFeed
+from apexbridge.monitoring.event_stream import EventStreams
+from apexbridge.monitoring.insights import Insights
+from apexbridge.monitoring.server_events import ServerEvents
+from apexbridge.monitoring.settings_view import SettingsView
+from apexbridge.monitoring.skill_changes import SkillChanges
+from apexbridge.monitoring.status import StatusBoard
+from apexbridge.monitoring.upstream_checks import UpstreamChecks
+from apexbridge.retrieval.documents import SkillFacts, kind_of
 from apexbridge.retrieval.embedders.embedder import Embedder, choose_embedder
 from apexbridge.retrieval.matches import SearchAnswer
 from apexbridge.retrieval.service import ToolRetrievalService
 from apexbridge.sandbox.bundles import Bundles
+from apexbridge.sandbox.diagnosis import diagnose
 from apexbridge.sandbox.layers import LayerStore
 from apexbridge.sandbox.programs import is_visible
 from apexbridge.sandbox.sandbox import Sandbox
 from apexbridge.settings import Settings
 from apexbridge.skills.manager import SkillManager
+from apexbridge.skills.published import PublishedSkills
 from apexbridge.skills.runs.code_runs import CodeRuns
 from apexbridge.skills.runs.input_files import InputFiles, UploadStore, upload_owner
 from apexbridge.skills.runs.tracker import RunTracker
 from apexbridge.skills.sandbox_executor import SkillsSandboxExecutor
 from apexbridge.skills.store.catalog import Catalog
 from apexbridge.skills.store.indexer import Progress
+from apexbridge.skills.store.skill_versions import skill_id
 from apexbridge.skills.tool_backend import SkillToolBackend
 from apexbridge.skills.watcher import watch as watch_skills
 from apexbridge.storage.approval_store import SqliteApprovals
 from apexbridge.storage.audit import AUDIT_FILE, AuditLog
+from apexbridge.storage.call_days import CallDays
 from apexbridge.storage.call_statistics import CallCounts, CallStatisticsStore, CallTally
 from apexbridge.storage.chat_store import ChatStore
 from apexbridge.storage.database import Database
 from apexbridge.storage.directory import DATABASE_FILE as DATABASE_FILE  # re-exported
 from apexbridge.storage.directory import keep_private, owned, storage_faults
 from apexbridge.storage.key_store import KeyStore
+from apexbridge.storage.mcp_store import McpStore
+from apexbridge.storage.response_store import ResponseStore
 from apexbridge.storage.run_store import RunStore
+from apexbridge.storage.search_store import SearchRecords
 from apexbridge.storage.workspace_store import WorkspaceStore
 from apexbridge.tools.approvals import Approvals
 from apexbridge.tools.builtin.calculator import calculate
@@ -91,15 +111,30 @@ class Bridge:
     ) -> None:
         """Build all parts. `Bridge.open` opens the database and starts them."""
         self.settings = settings
+        self.instance = uuid.uuid4().hex
+        """Identifies this open data directory, so that a client can detect that it talks to the wrong server."""
         self._database = database
+        feed = EventFeed()
+        self._events = ServerEvents(feed)
         catalog = Catalog(database, settings.skills.default_mode)
-        self.retrieval = ToolRetrievalService(settings.data_dir, embedder, settings.retrieval, facts=catalog.facts)
+
+        async def facts(keys: Collection[str]) -> Mapping[str, SkillFacts]:
+            tools = [key for key in keys if kind_of(key) == "tool"]
+            skills = await catalog.facts([key for key in keys if kind_of(key) == "skill"])
+            return {**skills, **await self.mcp.facts(tools)} if tools else skills
+
+        self._searches = SearchRecords(
+            database, is_enabled=settings.record_searches, retention_days=settings.chat_retention_days
+        )
+        self.retrieval = ToolRetrievalService(
+            settings.data_dir, embedder, settings.retrieval, facts=facts, on_search=self._note_search
+        )
         run_store = RunStore(database)
         self.disk = _disk(settings, run_store)
         layers = LayerStore(settings.data_dir / "layers")
         self.packages = Bundles(layers)
         self.sandbox = Sandbox(settings.sandbox, disk=self.disk, bundles=self.packages)
-        self.keys = KeyStore(database, ballast=self.disk.ballast)
+        self.keys = KeyStore(database, ballast=self.disk.ballast, changed=self._events.keys_changed)
         self.audit = AuditLog(settings.data_dir / AUDIT_FILE, database, ballast=self.disk.ballast)
         self.workspaces = Workspaces(
             settings.data_dir / "workspaces",
@@ -128,11 +163,20 @@ class Bridge:
             disk=self.disk,
             record_input=settings.record_input,
             retention_days=settings.run_retention_days,
+            listener=self._events,
+        )
+        self.events = EventStreams(
+            feed, self._events, keys=self.keys, run_counts=self.runs.counts, instance=self.instance
         )
         self._tally = CallTally(CallStatisticsStore(database))
-        self._approval_store = SqliteApprovals(database)
-        self.approvals = Approvals(self._approval_store, enabled=settings.skills.confirm_dangerous)
+        self._approval_store = SqliteApprovals(
+            database, retention_days=settings.run_retention_days, keeps_calls=settings.record_input
+        )
+        self.approvals = Approvals(
+            self._approval_store, enabled=settings.skills.confirm_dangerous, listener=self._events
+        )
         self.tools = ToolRegistry(approvals=self.approvals, counter=self._count, open_workspace=self.open_workspace)
+        self._skill_changes = SkillChanges(self.tools, self._events.skills_changed)
         self.skills = SkillManager(
             data_dir=settings.data_dir,
             database=database,
@@ -146,6 +190,22 @@ class Bridge:
             has_program=lambda program: is_visible(program, settings.sandbox.path),
             open_workspace=self.open_workspace,
             settings=settings.skills,
+            on_change=self._skill_changes.note,
+        )
+        self.published = (
+            PublishedSkills(self.skills.store, settings.data_dir / "published", disk=self.disk)
+            if settings.publish_skills
+            else None
+        )
+        self.mcp = McpServers(
+            settings.mcp,
+            store=McpStore(database),
+            registry=self.tools,
+            index=self.retrieval,
+            approvals=self.approvals,
+            secret_of=self.skills.grants.secrets.get,
+            start_process=process_starter(self.sandbox, self.skills.grants),
+            on_state=self._events.mcp_changed,
         )
         self.code = CodeRuns(
             self.skills.store,
@@ -165,7 +225,20 @@ class Bridge:
             is_disk_short=lambda: self.disk.is_short,
             past_use=self.retrieval,
         )
+        self._call_days = CallDays(database)
+        self.insights = Insights(
+            self._call_days,
+            self._searches,
+            ChatStore(database),
+            installed=catalog.live_names,
+            records_searches=settings.record_searches,
+        )
         has_records = settings.chat_records != "off"
+        self.responses = ResponseStore(
+            database,
+            retention_days=settings.response_retention_days if has_records else 0,
+            is_disk_short=lambda: self.disk.is_short,
+        )
         self.chat = ReActStrategy(
             self.tools,
             settings.chat,
@@ -177,10 +250,21 @@ class Bridge:
             ),
             may_run_code=lambda caller: self.keys.allows(caller, "run"),
         )
-        self.instance = uuid.uuid4().hex
-        """Identifies this open data directory, so that a client can detect that it talks to the wrong server."""
         self.is_indexed = False
         """Whether the skills that existed at startup are indexed."""
+        self.doctor = Doctor(lambda: diagnose(settings.sandbox))
+        self.settings_view = SettingsView(settings)
+        self.status = StatusBoard(
+            own_version=apexbridge.__version__,
+            sandbox=self.sandbox,
+            retrieval=self.retrieval,
+            mcp=self.mcp,
+            audit=self.audit,
+            upstreams=UpstreamChecks(settings.chat.llm.upstreams),
+            disk=DiskUsage(settings.data_dir),
+            is_indexed=lambda: self.is_indexed,
+            database_bytes=lambda: _size_of(settings.data_dir / DATABASE_FILE),
+        )
         self._indexing = indexing
         self._progress = progress
         self._index_lock = asyncio.Lock()
@@ -227,9 +311,13 @@ class Bridge:
             await self.audit.open()
             stack.push_async_callback(self.audit.close)
             stack.push_async_callback(self._tally.close)
+            stack.push_async_callback(self._searches.close)
+            stack.push_async_callback(self.status.close)
             if not watch:  # else keep_tidy does it in the background: it would delay the startup
                 await self.chats.sweep()
+                await self.responses.sweep()
             stack.push_async_callback(self.chats.close)
+            stack.push_async_callback(self.responses.close)
             stack.push_async_callback(self.chat.close)
             await stack.enter_async_context(self.retrieval.running())
             await stack.enter_async_context(self.sandbox.running())
@@ -239,15 +327,22 @@ class Bridge:
             if not watch:
                 await self.workspaces.sweep()
             await self._approval_store.sweep()
+            await self._searches.sweep()
+            await self._call_days.sweep()
             await self._database.erase()  # a crash may have left deleted text in the WAL file
             if not self.retrieval.dimensions:  # still unknown: without it, every skill would look re-embedded
                 await self.retrieval.wake()
             await self.skills.initialize(progress, index=False)
+            self._skill_changes.start()
+            stack.callback(self._skill_changes.close)
+            self._events.follow_approvals(await self.approvals.waiting())
+            stack.callback(self._events.close)
+            await stack.enter_async_context(self.mcp.running(eager=self._indexing != "on-demand"))
             if self._indexing == "wait":
                 await self._index_skills()
             work = [self._keep_indexed()] if self._indexing != "on-demand" else []
             if watch:
-                tidy = (self.runs, self._approval_store, self.chats, self.workspaces, self.skills)
+                tidy = (self.runs, self._approval_store, self.chats, self.responses, self.workspaces, self.skills)
                 work += [watch_skills(self.skills), *(one.keep_tidy() for one in tidy)]
             await stack.enter_async_context(_background(work))
             yield
@@ -256,6 +351,11 @@ class Bridge:
         """Count a call, except of a skill: every run of a skill is counted by `RunTracker`."""
         if not tool.startswith(SKILL_PREFIX):
             self._tally.count(f"{TOOL_KEY}{tool}", success, duration_ms)
+
+    def _note_search(self, query: str, results: int, for_model: bool) -> None:
+        """Record a search. The words of a model come from a chat, and a deleted chat must leave no text."""
+        if not self.disk.is_short and not for_model:
+            self._searches.note(query, results)
 
     async def _teach(self, text: str, skill: str, request: ChatRequest) -> None:
         if not self.disk.is_short:
@@ -297,7 +397,10 @@ class Bridge:
             self.tools.disable(id)
 
     def content_hash(self, skill: str) -> str | None:
-        """The content hash of an installed skill; None if missing."""
+        """The content hash of a skill, by its name or its id in the skills APIs; None if missing."""
+        if skill.startswith("skill_"):  # no name contains an underscore
+            names = (tool.id.removeprefix(SKILL_PREFIX) for tool in self.tools.list())
+            skill = next((name for name in names if skill_id(name) == skill), "")
         tool = self.tools.find(skill_tool_id(skill))
         return tool.metadata.content_hash or None if tool else None
 
@@ -327,6 +430,7 @@ class Bridge:
             if not self.is_indexed:
                 await self.retrieval.wake()
                 await self.skills.reconcile(self._progress)
+                await self.mcp.index.sync()
                 self.is_indexed = True
 
     async def _keep_indexed(self) -> None:
@@ -388,6 +492,13 @@ def _workspace(settings: Settings, store: RunStore, keys: KeyStore, disk: Disk) 
         return _runs_folder(settings) / run if owner is None or store.owner(run) == owner else None
 
     return Workspace(settings.workspace, folder_of, disk=disk)
+
+
+def _size_of(path: Path) -> int | None:
+    try:
+        return path.stat().st_size
+    except OSError:
+        return None
 
 
 def _open_database(data_dir: Path) -> Database:

@@ -1,7 +1,7 @@
 """The complete error tree: a code for programs, a status for HTTP, a message for people, details for both.
 
 ApexBridgeError
-├── SkillError                   about a skill; details name it
+├── SkillError                   about a skill; details name it; also VERSION_NOT_FOUND, NAME_MISMATCH, …
 │   ├── SkillNotFoundError           SKILL_NOT_FOUND (executing: ENOENT)
 │   ├── SkillAlreadyExistsError      SKILL_ALREADY_EXISTS
 │   ├── SkillParseError              SKILL_PARSE_ERROR
@@ -14,7 +14,7 @@ ApexBridgeError
 │   ├── SkillPermissionError         EACCES
 │   ├── SkillExecutionError          EXECUTION_ERROR; `details.cause` is EXIT_NONZERO or similar
 │   └── SkillTimeoutError            TIMEOUT
-├── ToolError                    about a tool; also CONFIRMATION_REQUIRED, APPROVAL_INVALID
+├── ToolError                    about a tool; also CONFIRMATION_REQUIRED, APPROVAL_INVALID, MCP_UNAVAILABLE
 │   ├── ToolNotFoundError            TOOL_NOT_FOUND
 │   ├── InvalidInputError            INVALID_INPUT
 │   │   └── InvalidSchemaError           a schema that cannot be used
@@ -37,6 +37,8 @@ STATUS_OF_CODE: Mapping[str, int] = {
     "UNSAFE_ENTRY": 400,
     "SKILL_PARSE_ERROR": 400,
     "FIELD_NOT_EDITABLE": 400,
+    "NAME_MISMATCH": 400,
+    "VERSION_IN_USE": 400,
     "UNAUTHORIZED": 401,
     "PERMISSION_DENIED": 403,
     "EACCES": 403,
@@ -46,14 +48,18 @@ STATUS_OF_CODE: Mapping[str, int] = {
     "SKILL_NOT_FOUND": 404,
     "ENOENT": 404,
     "PLUGIN_NOT_FOUND": 404,
+    "VERSION_NOT_FOUND": 404,
     "TOOL_NOT_FOUND": 404,
     "FILE_NOT_FOUND": 404,
+    "UPLOAD_NOT_FOUND": 404,
     "EXECUTION_NOT_FOUND": 404,
     "WORKSPACE_NOT_FOUND": 404,
     "APPROVAL_NOT_FOUND": 404,
     "CHAT_NOT_FOUND": 404,
+    "RESPONSE_NOT_FOUND": 404,
     "DATA_DIR_NOT_FOUND": 404,
     "SOURCE_NOT_FOUND": 404,
+    "MCP_SERVER_NOT_FOUND": 404,
     "NOT_FOUND": 404,
     "METHOD_NOT_ALLOWED": 405,
     "REQUEST_TIMEOUT": 408,
@@ -65,10 +71,13 @@ STATUS_OF_CODE: Mapping[str, int] = {
     "SOURCE_UNKNOWN": 409,
     "SOURCE_CHANGED": 409,
     "NAME_TAKEN": 409,
+    "MCP_SERVER_EXISTS": 409,
+    "MCP_SERVER_READ_ONLY": 409,
     "BUSY": 409,
     "ADDRESS_IN_USE": 409,
     "DATA_DIR_IN_USE": 409,
     "ARCHIVE_TOO_LARGE": 413,
+    "RANGE_NOT_SATISFIABLE": 416,
     "PAYLOAD_TOO_LARGE": 413,
     "UNSUPPORTED_MEDIA_TYPE": 415,
     "INVALID_INPUT": 422,
@@ -82,7 +91,10 @@ STATUS_OF_CODE: Mapping[str, int] = {
     "TIMEOUT": 500,
     "UPSTREAM_ERROR": 502,
     "SOURCE_UNREACHABLE": 502,
+    "DIGEST_MISMATCH": 502,
     "SANDBOX_UNAVAILABLE": 503,
+    "MCP_NOT_INSTALLED": 503,
+    "MCP_UNAVAILABLE": 503,
     "LANCE_SEARCH_ERROR": 503,
     "NOT_READY": 503,
     "STORAGE_FULL": 507,
@@ -97,6 +109,7 @@ RETRYABLE_CODES = frozenset(
         "QUEUE_FULL",
         "TIMEOUT",
         "SANDBOX_UNAVAILABLE",
+        "MCP_UNAVAILABLE",
         "LANCE_SEARCH_ERROR",
         "NOT_READY",
         "STORAGE_FULL",
@@ -166,8 +179,8 @@ class SkillAlreadyExistsError(SkillError):
 
     default_code = "SKILL_ALREADY_EXISTS"
 
-    def __init__(self, name: str, *, kind: str = "Skill") -> None:
-        super().__init__(f"{kind} {name} already exists. Use overwrite:true to replace.", skill=name)
+    def __init__(self, name: str, *, kind: str = "Skill", remedy: str = "Use overwrite:true to replace.") -> None:
+        super().__init__(f"{kind} {name} already exists. {remedy}", skill=name)
 
 
 class SkillParseError(SkillError):

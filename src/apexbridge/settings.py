@@ -1,6 +1,7 @@
 """Settings, in order of precedence: flags, the environment (`APEX_…`), `apex.toml`, defaults."""
 
 import os
+import re
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -17,7 +18,8 @@ from pydantic_settings import (
 from apexbridge.agent.budget import ChatLimits
 from apexbridge.agent.config import ChatSettings, Recording
 from apexbridge.errors import ServerError
-from apexbridge.llm.config import LLMSettings, ToolMode, Upstream
+from apexbridge.llm.config import LLMSettings, ToolMode, Upstream, UpstreamApi
+from apexbridge.mcp_client.config import McpServerConfig
 from apexbridge.retrieval.config import (
     DEFAULT_LIMIT,
     DEFAULT_THRESHOLD,
@@ -35,7 +37,7 @@ from apexbridge.sandbox.config import (
     default_concurrency,
 )
 from apexbridge.skills import DefaultMode, Profile
-from apexbridge.skills.config import FetchSettings, SkillsSettings
+from apexbridge.skills.config import FetchSettings, SkillsSettings, VersionLimits
 from apexbridge.storage.directory import SETTINGS_FILE as SETTINGS_FILE  # re-exported
 from apexbridge.storage.directory import default_data_dir
 from apexbridge.workspaces.config import WorkspaceLimits
@@ -52,6 +54,8 @@ class UpstreamSettings(BaseModel):
     """The variable that holds the key; keys must not be in files."""
     models: tuple[str, ...] = ()
     tool_mode: ToolMode = "auto"
+    apis: tuple[UpstreamApi, ...] = Field(default=("chat",), min_length=1)
+    """The APIs that it speaks. Requests pass through to those that are not chat completions."""
 
     def upstream(self) -> Upstream:
         return Upstream(
@@ -60,12 +64,15 @@ class UpstreamSettings(BaseModel):
             api_key=os.environ.get(self.api_key_env) if self.api_key_env else None,
             models=self.models,
             tool_mode=self.tool_mode,
+            apis=self.apis,
         )
 
 
 Origin = Literal["flag", "environment", "apex.toml", "default"]
 KeysRequired = Literal["auto", "true", "false"]
 LogFormat = Literal["text", "json"]
+_CREDENTIALS = re.compile(r"//[^/@\s]+@")
+_QUERY = re.compile(r"(https?://[^\s?]*)\?\S*")
 _TRUTH = {"1": "true", "yes": "true", "on": "true", "0": "false", "no": "false", "off": "false"}
 
 
@@ -126,6 +133,19 @@ class Settings(BaseSettings):
     )
     install_max_mb: int = Field(default=200, ge=1, le=10_000, description="Download limit of one install.")
     install_timeout_seconds: int = Field(default=120, ge=1, le=3600, description="Time limit of one download.")
+    publish_skills: bool = Field(
+        default=False,
+        description="Whether anyone may list and download the skills at `/.well-known/agent-skills`, without a key.",
+    )
+    version_count: int = Field(
+        default=50, ge=1, le=10_000, description="Versions of a skill that are kept; the oldest are deleted first."
+    )
+    version_days: int = Field(
+        default=365, ge=0, le=36_500, description="How long versions of a skill are kept; 0 for any age."
+    )
+    version_mb: int = Field(
+        default=500, ge=1, le=1_000_000, description="Space of the versions of one skill; the oldest are deleted first."
+    )
     workspace_root: Path | None = Field(
         default=None, description="Folder that file tools and input files are taken from; `<data-dir>/workspace`."
     )
@@ -166,6 +186,9 @@ class Settings(BaseSettings):
     sandbox_fds: int = Field(default=256, ge=32, description="Files that each process of a run may have open.")
     run_retention_days: int = Field(default=30, ge=0, description="How long records and artifacts of runs are kept.")
     record_input: bool = Field(default=False, description="Whether the input of a run is kept with its record.")
+    record_searches: bool = Field(
+        default=True, description="Whether texts of searches are kept, to show which of them find nothing."
+    )
     embedding: EmbeddingKind = Field(
         default="bundled", description="Where vectors come from: bundled, or openai for an endpoint of that kind."
     )
@@ -189,6 +212,9 @@ class Settings(BaseSettings):
     llm: tuple[UpstreamSettings, ...] = Field(
         default=(), description="Several model servers, as `[[llm]]` tables in apex.toml."
     )
+    mcp: tuple[McpServerConfig, ...] = Field(
+        default=(), description="MCP servers whose tools are served, as `[[mcp]]` tables in apex.toml."
+    )
     system_prompt: str | None = Field(
         default=None, description="System prompt for every model, in place of the built-in one."
     )
@@ -203,6 +229,12 @@ class Settings(BaseSettings):
         default="steps", description="What is recorded of chat requests: off, steps without any text, or full."
     )
     chat_retention_days: int = Field(default=30, ge=0, description="How long records of chat requests are kept.")
+    response_retention_days: int = Field(
+        default=7,
+        ge=0,
+        le=36_500,
+        description="How long responses of `/v1/responses` can be continued after their last use; 0 stores none.",
+    )
     usage_memory: bool = Field(default=True, description="Whether confirmed requests help to find skills later.")
     usage_memory_shared: bool = Field(
         default=False, description="Whether requests of one API key may help requests of another."
@@ -234,6 +266,14 @@ class Settings(BaseSettings):
     @classmethod
     def _absolute_data_dir(cls, value: Path) -> Path:
         return _absolute(value)
+
+    @field_validator("mcp", mode="after")
+    @classmethod
+    def _different_names(cls, servers: tuple[McpServerConfig, ...]) -> tuple[McpServerConfig, ...]:
+        names = [server.name for server in servers]
+        if repeated := [name for name in names if names.count(name) > 1]:
+            raise ValueError(f"two servers are named {repeated[0]}")
+        return servers
 
     @classmethod
     def settings_customise_sources(
@@ -341,6 +381,7 @@ class Settings(BaseSettings):
                 max_mb=self.install_max_mb,
                 timeout_seconds=self.install_timeout_seconds,
             ),
+            versions=VersionLimits(count=self.version_count, days=self.version_days, mb=self.version_mb),
         )
 
 
@@ -367,6 +408,12 @@ def origins(**flags: Any) -> dict[str, Origin]:
         return "environment" if name in environment else "apex.toml" if name in file else "default"
 
     return {name: origin(name) for name in Settings.model_fields}
+
+
+def masked_address(text: str) -> str:
+    """Mask user name and password in a URL, and its query, which may hold a key."""
+    text = _CREDENTIALS.sub("//**********@", text)
+    return _QUERY.sub(r"\1?**********", text)
 
 
 def _source(name: str, sources: dict[str, Origin]) -> str:

@@ -2,11 +2,19 @@
 
 from collections.abc import Iterable, Sequence
 from itertools import islice
-from typing import Any
+from typing import Any, ClassVar
 
-from pydantic import BaseModel, ConfigDict, model_validator
+from pydantic import (
+    BaseModel,
+    ConfigDict,
+    GetJsonSchemaHandler,
+    SerializerFunctionWrapHandler,
+    model_serializer,
+    model_validator,
+)
 from pydantic.alias_generators import to_camel
-from pydantic_core import PydanticCustomError
+from pydantic.json_schema import JsonSchemaValue
+from pydantic_core import CoreSchema, PydanticCustomError
 
 MAX_UNKNOWN_FIELDS = 20
 MAX_PROBLEMS = 20
@@ -18,6 +26,28 @@ class WireModel(BaseModel):
     """Base of everything that is sent to or received from a client."""
 
     model_config = ConfigDict(alias_generator=to_camel, populate_by_name=True, serialize_by_alias=True, frozen=True)
+
+
+class SparseModel(WireModel):
+    """Leaves out some of its fields where they are null or empty."""
+
+    OMITTED_IF_EMPTY: ClassVar[frozenset[str]] = frozenset()
+    """Names of these fields. They have a default, so the schema does not require them."""
+
+    @model_serializer(mode="wrap")
+    def _omit_empty(self, serialize: SerializerFunctionWrapHandler) -> dict[str, Any]:
+        fields: dict[str, Any] = serialize(self)
+        for name in self.OMITTED_IF_EMPTY:
+            if not getattr(self, name):
+                fields.pop(name, None)
+                fields.pop(to_camel(name), None)
+        return fields
+
+    @classmethod
+    def __get_pydantic_json_schema__(cls, schema: CoreSchema, handler: GetJsonSchemaHandler) -> JsonSchemaValue:
+        """The schema with all fields. pydantic would describe only the type that the serializer returns."""
+        plain = {key: value for key, value in schema.items() if key != "serialization"}
+        return handler(plain)
 
 
 class WireInput(WireModel):
@@ -36,11 +66,11 @@ class WireInput(WireModel):
 
 
 def problem(path: Iterable[object], message: str) -> dict[str, str]:
-    """One problem with an input, of bounded length."""
+    """One problem with an input, of bounded length. pydantic's prefix of our own messages is left out."""
     parts = (str(part)[:MAX_PROBLEM_CHARACTERS] for part in path)
     return {
         "path": ".".join(islice(parts, MAX_PROBLEMS))[:MAX_PROBLEM_CHARACTERS],
-        "message": _cut(message),
+        "message": _cut(message.removeprefix("Value error, ")),
     }
 
 

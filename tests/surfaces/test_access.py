@@ -17,7 +17,7 @@ from apexbridge.storage.audit import AUDIT_FILE
 from apexbridge.surfaces.http.app import create_app
 from apexbridge.surfaces.http.middleware.audit_trail import act_of
 from apexbridge.surfaces.http.middleware.auth import Access
-from apexbridge.surfaces.http.middleware.scopes import OPEN_PATHS, required_scope
+from apexbridge.surfaces.http.middleware.scopes import OPEN_PATHS, PUBLISHED, SESSION_PATH, required_scope
 from apexbridge.surfaces.http.serve import check_host
 from tests.making import skill_zip, write_skill
 from tests.surfaces.conftest import Apex, Server, StartServer, servers
@@ -52,6 +52,7 @@ def test_only_health_checks_are_answered_without_a_key(keyed_server: KeyedServer
         assert "apex keys create" in refused.json()["message"]
     openai_response = keyed_server.request("POST", "/v1/chat/completions", json={})
     assert openai_response.status_code == 401
+    assert openai_response.headers["x-should-retry"] == "false"  # Claude Code would repeat the request for minutes
     assert openai_response.json()["error"] | {"message": ""} == {
         "message": "",
         "type": "invalid_request_error",
@@ -117,7 +118,9 @@ async def test_every_route_except_health_checks_has_a_scope(bridge: Bridge) -> N
                 yield method, route.path
 
     found = {(method, path): required_scope(method, path) for method, path in paths(create_app(bridge).routes)}
-    assert {path for (_, path), scope in found.items() if scope is None} == OPEN_PATHS
+    open_paths = {path for (_, path), scope in found.items() if scope is None}
+    console = {"/", "/icon.svg", "/assets/{name}"}
+    assert {path for path in open_paths if not path.startswith(PUBLISHED)} == OPEN_PATHS | console | {SESSION_PATH}
     by_scope = {
         scope: {f"{method} {path}" for (method, path), required in found.items() if required == scope}
         for scope in set(found.values())
@@ -136,17 +139,26 @@ async def test_every_route_except_health_checks_has_a_scope(bridge: Bridge) -> N
         "POST /api/uploads",
     }
     assert {route for route in by_scope["read"] if not route.startswith(("GET ", "HEAD "))} == {
-        "POST /api/skills/search"
+        "POST /api/skills/search",
+        "POST /api/skills/{name}/description/preview",
     }
     assert {route for route in by_scope["admin"] if route.startswith("GET ")} == {
         "GET /api/keys",
         "GET /api/secrets",
+        "GET /api/audit",
         "GET /api/audit/verify",
+        "GET /api/doctor",
+        "GET /api/insights/searches",
+        "GET /api/insights/tokens",
+        "GET /api/settings",
+        "GET /api/status",
         "GET /api/approvals",
         "GET /api/approvals/{id}",
         "GET /api/chats",
         "GET /api/chats/stats",
         "GET /api/chats/{id}",
+        "GET /api/mcp/servers",
+        "GET /api/mcp/servers/{name}",
     }
     transport = httpx.ASGITransport(create_app(bridge, Access(keys_required=True)))
     async with httpx.AsyncClient(transport=transport, base_url="http://localhost") as anonymous:
@@ -154,7 +166,7 @@ async def test_every_route_except_health_checks_has_a_scope(bridge: Bridge) -> N
             event, _ = act_of(method, path.replace("{change}", "enable"))
             assert "{" not in event, f"{method} {path} would be named {event} in the audit log"
             status = (await anonymous.request(method, path)).status_code
-            assert (status == 401) == (path not in OPEN_PATHS), f"{method} {path} answered {status} without a key"
+            assert (status == 401) == (path not in open_paths), f"{method} {path} answered {status} without a key"
 
 
 @pytest.mark.anyio

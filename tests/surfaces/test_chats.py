@@ -2,7 +2,6 @@
 
 import json
 import logging
-import os
 from collections.abc import Iterator
 from datetime import datetime
 from pathlib import Path
@@ -17,8 +16,8 @@ from apexbridge.agent.records.content import log_safe
 from apexbridge.retrieval.embedders.embedder import Embedder
 from apexbridge.storage.audit import AUDIT_FILE, exported
 from apexbridge.tools.tool import Tool, ToolContext, ToolResult
-from tests.chat.live import UPSTREAM_KEY_VARIABLE, Json, Live, live, request_of, request_until_disconnect
-from tests.chat.upstream import KEY, Step, Upstream, call, refusal, upstreams
+from tests.chat.live import Json, Live, environment_of_servers, live, request_of, request_until_disconnect
+from tests.chat.upstream import Step, Upstream, call, refusal, upstreams
 from tests.surfaces.conftest import Apex
 from tests.surfaces.keyed_server import error_of
 from tests.waiting import wait_until
@@ -40,11 +39,7 @@ async def tell_id(args: NoInput, context: ToolContext) -> ToolResult:
 
 @pytest.fixture(scope="module", autouse=True)
 def _environment(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
-    with pytest.MonkeyPatch.context() as patch:
-        for name in [name for name in os.environ if name.startswith(("APEX_", "OPENAI_"))]:
-            patch.delenv(name)
-        patch.setenv(UPSTREAM_KEY_VARIABLE, KEY)
-        patch.chdir(tmp_path_factory.mktemp("cwd"))
+    with environment_of_servers(tmp_path_factory.mktemp("cwd")):
         yield
 
 

@@ -17,7 +17,8 @@ from tests.making import DESCRIPTION, MEGABYTE, skill_markdown, skill_zip, walk,
 pytestmark = pytest.mark.anyio
 ZIP = {"content-type": "application/zip"}
 SUMMARY_FIELDS = {"name", "description", "version", "author", "tags", "derivedTags", "category", "mode", "enabled"}
-SUMMARY_FIELDS |= {"source", "plugin", "installedAt", "updatedAt", "dangerous"}
+SUMMARY_FIELDS |= {"source", "plugin", "installedAt", "updatedAt", "dangerous", "warningCount", "needsAccess"}
+SUMMARY_FIELDS |= {"needsPackages", "calls", "failures", "lastUsedAt"}
 DETAIL_FIELDS = {"mode", "entry", "content", "summary", "filename", "sourcePath", "files", "contentHash", "warnings"}
 DETAIL_FIELDS |= {"parameters", "permissions", "grants"}
 
@@ -101,9 +102,11 @@ async def test_a_repository_is_installed_whole_and_reports_what_is_left_out(clie
     assert error_of(await install(client, zip_of(files), strict="maybe"))[2] == "INVALID_INPUT"
 
 
-async def test_validate_reports_all_errors_and_writes_nothing(client: httpx.AsyncClient, data_dir: Path) -> None:
+async def test_validate_reports_all_errors_and_installs_nothing(client: httpx.AsyncClient, data_dir: Path) -> None:
     before = walk(data_dir)
     good = (await client.post("/api/skills/validate", content=skill_zip(), headers=ZIP)).json()
+    assert len(good.pop("packages")) == 1
+    uploaded = f"uploads/{good.pop('upload')}"
     assert good == {
         "valid": True,
         "name": "git-commit",
@@ -115,7 +118,8 @@ async def test_validate_reports_all_errors_and_writes_nothing(client: httpx.Asyn
     bad = (await client.post("/api/skills/validate", content=b"x", headers=ZIP)).json()
     assert bad["valid"] is False
     assert bad["errors"]
-    assert walk(data_dir) == before
+    after = {path: data for path, data in walk(data_dir).items() if path != "uploads" and not path.startswith(uploaded)}
+    assert after == before
 
 
 @pytest.mark.parametrize(
@@ -190,22 +194,7 @@ async def test_the_list_pages_and_filters(client: httpx.AsyncClient) -> None:
         await install(client, skill_zip(f"tool-{number}", tags=["t", f"n{number}"]))
     body = (await client.get("/api/skills")).json()
     assert (body["total"], body["page"], body["limit"]) == (3, 1, 50)
-    assert set(body["skills"][0]) == {
-        "name",
-        "description",
-        "version",
-        "author",
-        "tags",
-        "derivedTags",
-        "category",
-        "mode",
-        "enabled",
-        "source",
-        "plugin",
-        "installedAt",
-        "updatedAt",
-        "dangerous",
-    }
+    assert set(body["skills"][0]) == SUMMARY_FIELDS
     assert body["skills"][0]["description"] == DESCRIPTION
     page = (await client.get("/api/skills", params={"page": 2, "limit": 2})).json()
     assert [skill["name"] for skill in page["skills"]] == ["tool-2"]

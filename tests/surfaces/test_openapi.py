@@ -3,20 +3,25 @@
 import json
 import re
 from collections.abc import Iterator, Sequence
+from itertools import groupby
 from typing import Any
 
 import httpx
 import jsonschema_rs
 import pytest
 from fastapi import FastAPI
+from pydantic.alias_generators import to_camel
 from starlette.routing import BaseRoute, Route
 
 from apexbridge.agent.request import Options
 from apexbridge.bridge import Bridge
+from apexbridge.retrieval.matches import SearchAnswer
+from apexbridge.sandbox.models import ExecutionResult
 from apexbridge.surfaces.http.app import create_app
 from apexbridge.surfaces.http.middleware.auth import Access
-from apexbridge.surfaces.http.middleware.scopes import OPEN_PATHS, required_scope
+from apexbridge.surfaces.http.middleware.scopes import OPEN_PATHS, PUBLISHED, SESSION_PATH, required_scope
 from apexbridge.surfaces.http.openapi import BridgeOptions
+from tests.making import skill_zip
 
 pytestmark = [pytest.mark.anyio, pytest.mark.requirement("H2")]
 Json = dict[str, Any]
@@ -99,7 +104,8 @@ async def test_every_route_is_documented(app: FastAPI, document: Json) -> None:
                 for method in (route.methods or set()) - {"HEAD"}:
                     yield method.lower(), re.sub(r":\w+}", "}", route.path)
 
-    assert {(method, path) for method, path, _ in operations(document)} == set(paths(app.routes))
+    console = {("get", path) for path in ("/", "/icon.svg", "/assets/{name}")}
+    assert {(method, path) for method, path, _ in operations(document)} == set(paths(app.routes)) - console
 
 
 @pytest.mark.parametrize("is_required", [True, False])
@@ -110,8 +116,11 @@ async def test_every_route_documents_its_scope(bridge: Bridge, is_required: bool
     assert schemes["bearer"]["scheme"] == "bearer"
     assert (schemes["apiKey"]["in"], schemes["apiKey"]["name"]) == ("header", "x-api-key")
     for method, path, operation in operations(document):
-        if path in OPEN_PATHS:
+        if path in OPEN_PATHS or path.startswith(PUBLISHED):
             assert operation["security"] == [], path
+            continue
+        if path == SESSION_PATH:
+            assert operation["security"] == [{"bearer": []}, {"apiKey": []}, {}]
             continue
         scope = required_scope(method.upper(), path)
         alternatives = [{"bearer": [scope]}, {"apiKey": [scope]}]
@@ -188,3 +197,65 @@ async def test_similar_schemas_have_different_names(document: Json) -> None:
     usage = document["components"]["schemas"]
     assert "promptTokens" in usage["ChatTokens"]["properties"]
     assert "prompt_tokens" in usage["CompletionUsage"]["properties"]
+
+
+# ------------------------------------------------------------------------------------------- searches, runs, tools
+def closed(document: Json, name: str) -> Json:
+    """A document whose schema of that name has no further fields, so that an undocumented one is noticed."""
+    schemas = document["components"]["schemas"]
+    return {"components": {"schemas": {**schemas, name: {**schemas[name], "additionalProperties": False}}}}
+
+
+async def test_the_schemas_of_sparse_results_list_all_fields(document: Json) -> None:
+    schemas = document["components"]["schemas"]
+    for model in (ExecutionResult, SearchAnswer):
+        fields = {field.alias or name for name, field in model.model_fields.items()} | set(model.model_computed_fields)
+        assert set(schemas[model.__name__]["properties"]) == fields
+        omitted = {to_camel(name) for name in model.OMITTED_IF_EMPTY}
+        assert omitted < fields
+        assert omitted.isdisjoint(schemas[model.__name__]["required"])
+
+
+async def test_a_real_search_matches_the_document(client: httpx.AsyncClient, document: Json) -> None:
+    answer = (await client.post("/api/skills/search", json={"query": "commit"})).raise_for_status().json()
+    check_schema(closed(document, "SearchAnswer"), "SearchAnswer", answer)
+
+
+async def test_real_runs_match_the_document(bridge: Bridge, client: httpx.AsyncClient, document: Json) -> None:
+    for name, script in (("good", "print('out')"), ("bad", "import sys\nprint('err', file=sys.stderr)\nsys.exit(3)")):
+        await bridge.skills.install_skill(skill_zip(name, files={"scripts/execute.py": script}))
+        result = (await client.post(f"/api/skills/{name}/execute", json={})).json()
+        assert result["success"] is (name == "good")
+        check_schema(closed(document, "ExecutionResult"), "ExecutionResult", result)
+        called = (await client.post(f"/api/tools/skill:{name}/execute", json={})).raise_for_status().json()
+        check_schema(closed(document, "ExecutionResult"), "ExecutionResult", called)
+        path = f"/api/executions/{result['id']}"
+        check_schema(document, "RunDetail", (await client.get(path)).json())
+        events = (await client.get(f"{path}/events")).text.strip().split("\n\n")
+        kinds = []
+        for event in events:
+            fields = dict(line.split(": ", 1) for line in event.splitlines())
+            shown = {"id": int(fields["id"]), "event": fields["event"], "data": json.loads(fields["data"])}
+            check_schema(document, "RunEvent", shown)
+            assert refuses(document, "RunEvent", {**shown, "event": "other"})
+            kinds.append(shown["event"])
+        # A line may arrive in several parts.
+        assert [kind for kind, _ in groupby(kinds)] == [
+            "state",
+            f"std{'out' if name == 'good' else 'err'}",
+            "state",
+            "result",
+        ]
+        check_schema(closed(document, "RunDeleted"), "RunDeleted", (await client.delete(path)).json())
+
+
+async def test_every_answer_with_content_has_a_type(document: Json) -> None:
+    for method, path, operation in operations(document):
+        for status, response in operation["responses"].items() if path.startswith("/api/") else ():
+            schema = response.get("content", {}).get("application/json", {}).get("schema", {"$ref": ""})
+            assert schema, f"{method} {path} {status}"
+    execute = document["paths"]["/api/tools/{id}/execute"]["post"]["responses"]["200"]["content"]["application/json"]
+    named = {choice["$ref"].rpartition("/")[2] for choice in execute["schema"]["anyOf"] if "$ref" in choice}
+    assert named == {"ExecutionResult", "DirectSkillResult", "ToolOutput"}
+    stream = document["paths"]["/api/executions/{id}/events"]["get"]["responses"]["200"]["content"]
+    assert stream["text/event-stream"]["x-event-schema"]["$ref"].endswith("/RunEvent")

@@ -1,6 +1,8 @@
 """Packages over HTTP and on the command line: bundles for every run, and those of one skill."""
 
+import json
 from pathlib import Path
+from typing import Any
 
 import httpx
 import pytest
@@ -99,3 +101,29 @@ def test_the_packages_of_a_skill_are_managed_on_the_command_line(apex: Apex, ski
     failed = apex("skills", "run", "wants")
     assert 'The module "pypdf" is not installed' in failed.err
     assert failed.code == 1
+
+
+def events_of(text: str) -> list[tuple[str, Any]]:
+    fields = [dict(line.split(": ", 1) for line in block.splitlines()) for block in text.split("\n\n") if block]
+    return [(event["event"], json.loads(event["data"])) for event in fields if "event" in event]
+
+
+@pytest.mark.anyio
+@pytest.mark.slow
+async def test_installs_answer_with_the_installers_lines(client: httpx.AsyncClient) -> None:
+    await client.post("/api/skills/install", content=skill_zip("wants"), headers={"content-type": "application/zip"})
+    path, headers = "/api/skills/wants/dependencies", {"accept": "text/event-stream"}
+    answer = await client.put(path, json={"add": ["tiny"], "install": True}, headers=headers)
+    assert answer.headers["content-type"].startswith("text/event-stream")
+    *lines, (last, result) = events_of(answer.text)
+    assert {name for name, _ in lines} == {"progress"}
+    assert any("tiny" in data["line"] for _, data in lines)
+    assert (last, result["added"], result["installed"]) == ("result", ["tiny"], True)
+    again = events_of((await client.post(path, headers=headers)).text)
+    assert again[-1][0] == "result"
+    assert events_of((await client.post("/api/packages/documents/install", headers=headers)).text)[-1][0] == "result"
+    failed = events_of((await client.put(path, json={"add": ["no-such"], "install": True}, headers=headers)).text)
+    assert (failed[-1][0], failed[-1][1]["code"]) == ("error", "EXECUTION_ERROR")
+    missing = events_of((await client.post("/api/skills/absent/dependencies", headers=headers)).text)
+    assert (missing[-1][0], missing[-1][1]["code"]) == ("error", "SKILL_NOT_FOUND")
+    assert (await client.get(path)).json()["added"] == ["tiny"]

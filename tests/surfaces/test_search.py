@@ -61,7 +61,7 @@ async def test_a_search_returns_scores_and_reasons(client: httpx.AsyncClient) ->
     body = response.json()
     assert set(body) == {"results", "took", "warnings"}
     hit = body["results"][0]
-    assert set(hit) == {"name", "description", "score", "tags", "mode", "why"}
+    assert set(hit) == {"kind", "name", "description", "score", "tags", "mode", "why"}
     assert (hit["name"], hit["mode"], hit["tags"]) == ("git-commit", "direct", ["git", "commit"])
     assert 0.6 <= hit["score"] <= 1
     assert hit["why"]["vectorRank"] == 1
@@ -373,3 +373,68 @@ def test_invalid_evaluation_files_are_explained(
     )
     assert completed.code == 1
     assert expected in completed.err
+
+
+# ---------------------------------------------------------------------------------------------------------- preview
+PREVIEW = "/api/skills/weather/description/preview"
+
+
+@pytest.mark.anyio
+async def test_a_preview_shows_the_ranks_that_the_edit_gives_and_changes_nothing(
+    client: httpx.AsyncClient, filled_bridge: Bridge
+) -> None:
+    requests = ["merge PDF files into one", "will it rain in Paris", "自动生成提交信息"]
+    description = "Merge PDF files into one, and put several PDF files together"
+    version = filled_bridge.retrieval._index.version
+    response = await client.post(PREVIEW, json={"description": description, "requests": requests})
+    ranks = response.raise_for_status().json()["ranks"]
+    assert [rank["request"] for rank in ranks] == requests
+    assert ranks[0]["before"] > ranks[0]["after"]
+    assert ranks[0]["passed"]
+    assert ranks[0]["fallsBehind"] == []
+    assert ranks[1]["before"] == 1
+    assert len(ranks[1]["fallsBehind"]) == ranks[1]["after"] - 1
+    assert filled_bridge.retrieval._index.version == version
+    assert (await client.get("/api/skills/weather")).json()["description"] == SKILLS["weather"]
+    edited = await client.put(
+        "/api/skills/weather/description", json={"description": description}, params={"request": requests}
+    )
+    expected = [{key: rank[key] for key in ("request", "before", "after")} for rank in ranks]
+    assert edited.json()["ranks"] == expected
+
+
+@pytest.mark.anyio
+async def test_a_preview_of_a_skill_without_vectors_compares_words(filled_bridge: Bridge) -> None:
+    await filled_bridge.retrieval.remove(["weather"])
+    document = await filled_bridge.skills.described("weather", "Tells whether it rains")
+    (rank,) = await filled_bridge.retrieval.preview(document, ["rains"])
+    assert (rank.before, rank.after, rank.passed, rank.falls_behind) == (None, 1, [], [])
+
+
+@pytest.mark.anyio
+@pytest.mark.parametrize(
+    ("path", "body", "status", "code"),
+    [
+        (PREVIEW, {"description": ""}, 422, "INVALID_INPUT"),
+        (PREVIEW, {"description": "x" * 1025}, 422, "INVALID_INPUT"),
+        (PREVIEW, {"description": "x", "requests": ["a"] * 21}, 422, "INVALID_INPUT"),
+        (PREVIEW, {"description": "x", "requests": ["a" * 9000]}, 422, "INVALID_INPUT"),
+        (PREVIEW, {"description": "x", "requests": [" "]}, 422, "INVALID_INPUT"),
+        (PREVIEW, {"description": "x", "name": "y"}, 422, "INVALID_INPUT"),
+        (PREVIEW.replace("weather", "none"), {"description": "x"}, 404, "SKILL_NOT_FOUND"),
+    ],
+)
+async def test_a_bad_preview_is_refused(
+    client: httpx.AsyncClient, path: str, body: dict[str, Any], status: int, code: str
+) -> None:
+    response = await client.post(path, json=body)
+    assert (response.status_code, response.json()["code"]) == (status, code)
+
+
+@pytest.mark.anyio
+async def test_a_preview_with_lone_surrogates_is_answered(client: httpx.AsyncClient) -> None:
+    headers = {"content-type": "application/json"}
+    body = rb'{"description": "rain", "requests": ["rain \ud800 in Paris"]}'
+    response = await client.post(PREVIEW, content=body, headers=headers)
+    assert response.json()["ranks"][0]["request"] == "rain ? in Paris"
+    assert (await client.post(PREVIEW, json={"description": "rain"})).json() == {"ranks": []}

@@ -1,9 +1,10 @@
-"""A skill as search sees it, and the text of it that is embedded."""
+"""A skill or a tool as search sees it, and the text of it that is embedded."""
 
 from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
+from apexbridge.retrieval.kinds import Kind
 from apexbridge.retrieval.text import name_words, plain_words, tokens, word_count
 
 MAX_EMBEDDED_CHARACTERS = 2000
@@ -12,6 +13,17 @@ MAX_EMBEDDED_TAG_CHARACTERS = 500
 NAME_WEIGHT = 0.3
 SHORT_WORDS, LONG_WORDS = 10, 30
 """The name has its full weight up to ten words of description, and none from thirty words on."""
+TOOL_PREFIX = "tool/"
+"""Keys of tools in the index begin with it. Names of skills contain no slash, so the two never collide."""
+
+
+def tool_key(id: str) -> str:
+    """The key of a tool in the index."""
+    return f"{TOOL_PREFIX}{id}"
+
+
+def kind_of(key: str) -> Kind:
+    return "tool" if key.startswith(TOOL_PREFIX) else "skill"
 
 
 class Searchable(Protocol):
@@ -42,6 +54,7 @@ class Searchable(Protocol):
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Document:
     name: str
+    """The key in the index: the name of a skill, or the key of a tool."""
     description: str
     tags: tuple[str, ...] = ()
     derived_tags: tuple[str, ...] = ()
@@ -65,20 +78,29 @@ class Document:
         return cls(**{**fields, "tags": tuple(fields["tags"]), "derived_tags": tuple(fields["derived_tags"])})
 
     @property
+    def kind(self) -> Kind:
+        return kind_of(self.name)
+
+    @property
+    def label(self) -> str:
+        """The name of the skill, or the id of the tool."""
+        return self.name.removeprefix(TOOL_PREFIX)
+
+    @property
     def text(self) -> str:
         tags = ", ".join(self.informative_tags)[:MAX_EMBEDDED_TAG_CHARACTERS]
-        return f"{name_words(self.name)}: {self.description[:MAX_EMBEDDED_CHARACTERS]}{f' ({tags})' if tags else ''}"
+        return f"{name_words(self.label)}: {self.description[:MAX_EMBEDDED_CHARACTERS]}{f' ({tags})' if tags else ''}"
 
     @property
     def informative_tags(self) -> list[str]:
         """Declared tags with a word that neither the name nor the description has."""
-        known = set(plain_words(f"{self.name} {self.description}"))
+        known = set(plain_words(f"{self.label} {self.description}"))
         return [tag for tag in self.tags if not known.issuperset(plain_words(tag))]
 
     @property
     def title(self) -> str:
         """The name as words, embedded separately if it has weight."""
-        return name_words(self.name)
+        return name_words(self.label)
 
     @property
     def name_weight(self) -> float:
@@ -88,16 +110,17 @@ class Document:
 
     def keywords(self) -> list[str]:
         """Tokens for keyword search. Derived tags are words of the description, so they are included."""
-        return tokens(f"{self.name} {self.description} {' '.join(self.informative_tags)}")
+        return tokens(f"{self.label} {self.description} {' '.join(self.informative_tags)}")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SkillFacts:
-    """The current state of a skill in the library."""
+    """The current state of a skill in the library, or of a tool."""
 
-    mode: str
+    mode: str | None
+    """None for a tool."""
     enabled: bool
 
 
 FactsOf = Callable[[Collection[str]], Awaitable[Mapping[str, SkillFacts]]]
-"""Returns the facts of the named skills that exist."""
+"""Returns the facts of the skills and tools with these keys that exist."""

@@ -1,12 +1,15 @@
 """Results of a search: confidence, reasons and the models sent to clients."""
 
 import math
-from typing import Any, Literal
+from typing import TYPE_CHECKING, ClassVar, Literal
 
-from pydantic import Field, SerializerFunctionWrapHandler, model_serializer
+from pydantic import Field
 
-from apexbridge.retrieval.ranking import Candidate
-from apexbridge.wire import WireModel
+from apexbridge.retrieval.kinds import Kind
+from apexbridge.wire import SparseModel, WireModel
+
+if TYPE_CHECKING:  # clients read results without numpy
+    from apexbridge.retrieval.ranking import Candidate
 
 SearchMode = Literal["hybrid", "vector"]
 BIAS, LIKENESS, SHARE, PAST = -3.2, 7.2, 3.2, 4.0
@@ -25,31 +28,42 @@ class Why(WireModel):
 
 
 class SkillMatch(WireModel):
-    """One matching skill."""
+    """One matching skill, or a matching tool of an MCP server."""
 
-    name: str
+    kind: Kind = Field(default="skill", description="skill, or tool for a tool of an MCP server.")
+    name: str = Field(description="The name of the skill, or the id of the tool.")
     description: str
     score: float = Field(description="Confidence, 0 to 1; comparable between requests.")
     tags: list[str]
-    mode: str | None = Field(default=None, description="sandbox or direct.")
+    mode: str | None = Field(default=None, description="sandbox or direct; null for a tool.")
     why: Why
 
 
-class SearchAnswer(WireModel):
-    """The matching skills, best first."""
+class RankPreview(WireModel):
+    """What a new description would change in the rank of a skill for a request."""
+
+    request: str
+    before: int | None
+    """From 1; None if it is not indexed yet."""
+    after: int | None
+    passed: list[str]
+    """The first skills that would fall behind it."""
+    falls_behind: list[str]
+    """The first skills that would overtake it."""
+
+
+class SearchAnswer(SparseModel):
+    """The matching skills and tools, best first."""
+
+    OMITTED_IF_EMPTY: ClassVar[frozenset[str]] = frozenset({"degraded"})
 
     results: list[SkillMatch]
     took: float = Field(description="Milliseconds.")
     degraded: Literal["keyword"] | None = Field(default=None, description="Present if only words could be compared.")
     warnings: list[str] = Field(default_factory=list)
 
-    @model_serializer(mode="wrap")
-    def _omit_null_degraded(self, serialize: SerializerFunctionWrapHandler) -> dict[str, Any]:
-        payload: dict[str, Any] = serialize(self)
-        return {key: value for key, value in payload.items() if (key, value) != ("degraded", None)}
 
-
-def confidence(candidate: Candidate) -> float:
+def confidence(candidate: "Candidate") -> float:
     """Probability that this skill is the right one, 0 to 1."""
     if candidate.likeness is None:
         evidence = KEYWORD_BIAS + KEYWORD_SHARE * candidate.share
@@ -58,7 +72,7 @@ def confidence(candidate: Candidate) -> float:
     return 1 / (1 + math.exp(-(evidence + PAST * candidate.past)))
 
 
-def explain(candidate: Candidate) -> Why:
+def explain(candidate: "Candidate") -> Why:
     likeness = candidate.likeness
     return Why(
         vector_rank=candidate.vector_rank,

@@ -90,7 +90,18 @@ def rank(
 
 def rank_of_slot(memory: VectorIndex, models: Sequence[Model], request: Request, slot: int) -> int:
     """The rank of one skill among all, 1 being the best. The caller holds the index's lock."""
-    return _rank_in(_scores(memory, models, _drop_needless_translation(memory, request), lexical=True)[0], slot)
+    return _rank_in(scores_of_all(memory, models, request), slot)
+
+
+def scores_of_all(memory: VectorIndex, models: Sequence[Model], request: Request) -> Floats:
+    """The score of each slot. The caller holds the index's lock."""
+    return _scores(memory, models, _drop_needless_translation(memory, request), lexical=True)[0]
+
+
+def best_of(score: Floats, among: NDArray[np.bool_], count: int) -> list[int]:
+    """The slots with the highest scores among some, highest first."""
+    chosen = np.where(among, score, -np.inf)
+    return [slot for slot in _top(chosen, count) if among[slot]]
 
 
 def _drop_needless_translation(memory: VectorIndex, request: Request) -> Request:

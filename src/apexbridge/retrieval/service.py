@@ -1,7 +1,8 @@
-"""ToolRetrievalService: finds the right skills for a request, and explains why."""
+"""ToolRetrievalService: finds the right skills and tools for a request, and explains why."""
 
 import asyncio
 import logging
+import math
 import time
 from collections import OrderedDict
 from collections.abc import Callable, Collection, Mapping, Sequence
@@ -10,7 +11,7 @@ from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import TypeVar
+from typing import Literal, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -22,8 +23,9 @@ from apexbridge.retrieval.documents import Document, FactsOf, Searchable
 from apexbridge.retrieval.embedders.embedder import Embedder, RequestVectors
 from apexbridge.retrieval.embedders.model import EmbeddingError, Floats
 from apexbridge.retrieval.index.search_index import SearchIndex
-from apexbridge.retrieval.matches import SearchAnswer, SearchMode, SkillMatch, confidence, explain
-from apexbridge.retrieval.ranking import Candidate, Request, rank, rank_of_slot
+from apexbridge.retrieval.kinds import Kind
+from apexbridge.retrieval.matches import RankPreview, SearchAnswer, SearchMode, SkillMatch, confidence, explain
+from apexbridge.retrieval.ranking import Candidate, Request, best_of, rank, rank_of_slot, scores_of_all
 from apexbridge.retrieval.text import visible
 from apexbridge.retrieval.usage import request_vector
 
@@ -33,8 +35,12 @@ MAX_RAW_CHARACTERS = 2 * MAX_REQUEST_CHARACTERS
 SPARE_CANDIDATES = 2
 """Ranked beyond the limit, in case some are disabled."""
 CACHED_RANKINGS = 1000
+MAX_OVERTAKEN = 20
+"""Skills that a preview names for each request."""
 BATCH = 100
 """Skills embedded at a time."""
+SKILL_SHARE = 0.6
+"""Share of the results that tools cannot take from skills, even if more tools have a higher score."""
 MODEL_THREADS = 8
 """Searches and embeddings that run at once."""
 MAX_MODEL_THREADS = 4 * MODEL_THREADS
@@ -42,6 +48,8 @@ MAX_MODEL_THREADS = 4 * MODEL_THREADS
 
 T = TypeVar("T")
 Progress = Callable[[int, int], None]
+OnSearch = Callable[[str, int, bool], None]
+"""Called with the text of a search, the number of its results, and whether it was a model's."""
 logger = logging.getLogger(__name__)
 
 
@@ -69,10 +77,13 @@ class ToolRetrievalService:
         settings: RetrievalSettings | None = None,
         *,
         facts: FactsOf | None = None,
+        on_search: OnSearch | None = None,
     ) -> None:
+        """`on_search` must be quick and must not raise."""
         self.settings = settings or RetrievalSettings()
         self.facts = facts
         """Says which skills may be shown; without it, all of them."""
+        self._on_search = on_search
         self._embedder = embedder
         self._index = SearchIndex(data_dir, embedder, usage_days=self.settings.usage_days)
         # Its own threads: a model that hangs must not block everything else that uses threads.
@@ -104,6 +115,18 @@ class ToolRetrievalService:
     def problem(self) -> str | None:
         """Why the copy on disk cannot be written."""
         return self._index.writer.problem
+
+    @property
+    def model_state(self) -> tuple[Literal["ready", "loading", "failed"], str | None]:
+        """Whether requests can be compared by meaning, and if not, why."""
+        if problem := self._index.unavailable or self._model_problem:
+            return "failed", problem
+        return ("ready" if self._index.is_loaded else "loading"), None
+
+    def vector_counts(self) -> tuple[int, int]:
+        """How many skills the index has, and how many of them have a vector."""
+        with self._index.memory.locked() as memory:
+            return len(memory), int(np.count_nonzero(memory.has_vector))
 
     @property
     def embedder(self) -> str:
@@ -165,16 +188,16 @@ class ToolRetrievalService:
         """Which of these skills the index does not have in this version; none while it is not loaded."""
         return await self._index.missing(versions) if self._index.is_loaded else []
 
-    async def retain(self, names: Collection[str]) -> int:
-        """Remove all other skills; returns how many were removed."""
-        return len(await self._index.retain(names)) if self._index.is_loaded else 0
+    async def retain(self, names: Collection[str], *, kind: Kind = "skill") -> int:
+        """Remove all others of this kind; returns how many were removed."""
+        return len(await self._index.retain(names, kind=kind)) if self._index.is_loaded else 0
 
     # ---------------------------------------------------------------------------------------------------- search
     async def find_relevant_skills(
         self, query: str, limit: int | None = None, *, threshold: float | None = None, tags: Collection[str] = ()
     ) -> list[SkillMatch]:
         """The skills that fit a request, best first."""
-        return (await self.search(query, limit=limit, threshold=threshold, tags=tags)).results
+        return (await self.search(query, limit=limit, threshold=threshold, tags=tags, kind="skill")).results
 
     async def search(
         self,
@@ -186,10 +209,13 @@ class ToolRetrievalService:
         mode: SearchMode = "hybrid",
         for_model: bool = False,
         caller: str = "",
+        kind: Kind | None = None,
+        record: bool = True,
     ) -> SearchAnswer:
-        """The skills that fit a request, with warnings if the search was incomplete.
+        """The skills and tools that fit a request, with warnings if the search was incomplete.
 
-        `for_model` leaves out skills that a model must not find on its own.
+        `for_model` leaves out skills that a model must not find on its own. `kind` leaves out the other kind. Without
+        `record`, the search is not among the recorded ones.
 
         Raises:
             InvalidInputError: the query is empty or too long, or limit or threshold is out of range.
@@ -205,22 +231,36 @@ class ToolRetrievalService:
             raise InvalidInputError("threshold must be between 0 and 1")
         await self.wake()
         any_tag = frozenset(tag.casefold() for tag in tags)
-        count = limit + SPARE_CANDIDATES
-        while True:
-            ranking = await self._in_turn(caller, partial(self._rank, text, count, any_tag, mode, for_model, caller))
-            results, is_complete = await self._results(ranking, limit, threshold)
-            if is_complete or len(ranking.candidates) < count:
-                break
-            count *= 10  # many of the best are disabled
-        warnings = list(ranking.warnings)
+        found: dict[Kind, list[SkillMatch]] = {"skill": [], "tool": []}
+        warnings: list[str] = []
+        is_degraded = False
+        for each in self._searched_kinds(kind):
+            count = limit + SPARE_CANDIDATES
+            while True:
+                rank = partial(self._rank, text, count, any_tag, mode, for_model, each, caller)
+                ranking = await self._in_turn(caller, rank)
+                found[each], is_complete = await self._results(ranking, limit, threshold)
+                if is_complete or len(ranking.candidates) < count:
+                    break
+                count *= 10  # many of the best are disabled
+            warnings += [warning for warning in ranking.warnings if warning not in warnings]
+            is_degraded |= ranking.degraded
+        results = _merged(found["skill"], found["tool"], limit)
         if self.problem:
             warnings.append(f"The index on disk cannot be written ({self.problem}); search works from memory.")
+        if record and self._on_search is not None:
+            self._on_search(text, len(results), for_model)
         return SearchAnswer(
             results=results,
             took=round((time.monotonic() - started) * 1000, 2),
-            degraded="keyword" if ranking.degraded else None,
+            degraded="keyword" if is_degraded else None,
             warnings=warnings,
         )
+
+    def _searched_kinds(self, kind: Kind | None) -> Sequence[Kind]:
+        if kind is not None:
+            return (kind,)
+        return ("skill", "tool") if len(self._index.tools) else ("skill",)
 
     async def _results(self, ranking: _Ranking, limit: int, threshold: float) -> tuple[list[SkillMatch], bool]:
         """What of the ranking may be shown, and whether more candidates could not change that."""
@@ -241,7 +281,8 @@ class ToolRetrievalService:
             lowest = min(lowest, score)  # scores follow the ranking, even if the confidence of a later one is higher
             results.append(
                 SkillMatch(
-                    name=document.name,
+                    kind=document.kind,
+                    name=document.label,
                     description=document.description,
                     score=lowest,
                     tags=list(document.tags or document.derived_tags),
@@ -266,22 +307,61 @@ class ToolRetrievalService:
 
         return await self._in_turn("", rank_of)
 
+    async def preview(self, skill: Searchable, queries: Sequence[str], *, caller: str = "") -> list[RankPreview]:
+        """What would change in the rank of a skill for some requests, if it were indexed like this. Changes nothing."""
+        texts = [_checked(query) for query in queries]
+        if not texts:
+            return []
+        (vector,) = await self.embed([skill])
+        return await self._in_turn(caller, partial(self._preview, Document.from_skill(skill), vector, queries, texts))
+
+    def _preview(
+        self, document: Document, vector: Floats | None, queries: Sequence[str], texts: Sequence[str]
+    ) -> list[RankPreview]:
+        models = self._embedder.models
+        requests = [Request.of(text, self._request_vectors(text)[0]) for text in texts]
+        with self._index.memory.locked() as memory:
+            known = memory.slot(document.name) is not None
+            before = [scores_of_all(memory, models, request) for request in requests] if known else []
+            changed = memory.with_document(document, vector)
+        slot = changed.slot(document.name)
+        assert slot is not None  # noqa: S101  # it was put there
+        previews = []
+        for number, (query, request) in enumerate(zip(queries, requests, strict=True)):
+            new = scores_of_all(changed, models, request)
+            old = before[number] if known else new
+            was_ahead, is_ahead = old > old[slot], new > new[slot]  # the slots are the same
+            passed = best_of(old, was_ahead & ~is_ahead, MAX_OVERTAKEN)
+            overtaken_by = best_of(new, is_ahead & ~was_ahead, MAX_OVERTAKEN)
+            previews.append(
+                RankPreview(
+                    request=query.encode("utf-8", "replace").decode(),
+                    before=int(np.count_nonzero(was_ahead)) + 1 if known else None,
+                    after=int(np.count_nonzero(is_ahead)) + 1,
+                    passed=[changed.documents[one].label for one in passed],
+                    falls_behind=[changed.documents[one].label for one in overtaken_by],
+                )
+            )
+        return previews
+
     def _rank(
-        self, text: str, count: int, tags: frozenset[str], mode: SearchMode, for_model: bool, caller: str
+        self, text: str, count: int, tags: frozenset[str], mode: SearchMode, for_model: bool, kind: Kind, caller: str
     ) -> _Ranking:
         vectors, warnings = self._request_vectors(text)
-        with self._index.memory.locked() as memory:
+        with (self._index.memory if kind == "skill" else self._index.tools).locked() as memory:
             if vectors is not None and not memory.has_vector.any() and len(memory):
-                vectors, warnings = None, ["No skill is indexed by meaning yet."]
+                vectors, warnings = None, [f"No {kind} is indexed by meaning yet."]
+                if mode == "vector" and kind == "tool":
+                    return _Ranking(candidates=(), degraded=False, warnings=tuple(warnings))
             if mode == "vector" and vectors is None:
                 raise ServerError(
                     f"LanceDB connection failed: {' '.join(warnings)} Search by words works: leave mode out.",
                     code="LANCE_SEARCH_ERROR",
                 )
-            if self._ranked_version != memory.version:
+            if self._ranked_version != self._index.version:
                 self._rankings.clear()
-                self._ranked_version = memory.version
-            key = (text, count, tags, mode, for_model, caller)
+                self._ranked_version = self._index.version
+            key = (text, count, tags, mode, for_model, caller, kind)
             if vectors is not None and key in self._rankings:
                 self._rankings.move_to_end(key)
                 return self._rankings[key]
@@ -300,7 +380,7 @@ class ToolRetrievalService:
             )
             without_vector = len(memory) - int(np.count_nonzero(memory.has_vector))
             if without_vector and self._index.unavailable is None:
-                warnings.append(f"{without_vector} of {len(memory)} skills are not indexed by meaning yet.")
+                warnings.append(f"{without_vector} of {len(memory)} {kind}s are not indexed by meaning yet.")
             ranking = _Ranking(
                 candidates=tuple(
                     (memory.documents[candidate.slot], candidate)
@@ -341,15 +421,15 @@ class ToolRetrievalService:
 
     # -------------------------------------------------------------------------------------------------- past use
     async def remember(self, request: str, skill: str, *, succeeded: bool, caller: str = "", chat: str = "") -> bool:
-        """Learn that a request was answered by a skill; returns whether it was learned. A failed run is not learned.
+        """Learn that a request was answered by a skill, or by a tool with this key; returns whether it was learned.
 
-        What is learned with a `chat` can be forgotten by it.
+        A failed run is not learned. What is learned with a `chat` can be forgotten by it.
         """
         if not self.settings.usage_memory or not succeeded:
             return False
         text = _checked(request)
         await self.wake()
-        if skill not in self._index.memory:
+        if skill not in self._index:
             return False
         vectors, _ = await self._in_turn(caller, lambda: self._request_vectors(text))
         if vectors is None:
@@ -374,6 +454,14 @@ class ToolRetrievalService:
         """Forget past use that was not confirmed for too long; returns how many requests were forgotten."""
         # Loading does it too.
         return await self._index.forget(self._index.is_expired) if self._index.is_loaded else 0
+
+
+def _merged(skills: list[SkillMatch], tools: list[SkillMatch], limit: int) -> list[SkillMatch]:
+    """The best of both, best first. Skills keep their share of the results, and tools fill what skills leave."""
+    reserved = skills[: math.ceil(limit * SKILL_SHARE)] if limit > 1 else []
+    others = sorted([*skills[len(reserved) :], *tools], key=lambda match: -match.score)
+    chosen = [*reserved, *others[: limit - len(reserved)]]
+    return sorted(chosen, key=lambda match: (-match.score, match.kind != "skill"))
 
 
 def _allowed(documents: Sequence[Document], tags: frozenset[str], for_model: bool) -> NDArray[np.bool_] | None:

@@ -23,7 +23,7 @@ from contextlib import asynccontextmanager, contextmanager, suppress
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Literal
+from typing import Literal, get_args
 
 from pydantic import ValidationError
 
@@ -177,6 +177,14 @@ class LayerStore:
         """The layer's folder: for Python an entry of `sys.path`, for Node the parent of `node_modules`."""
         folder = self._layer_folder(kind, key) / "layer"
         return folder if folder.is_dir() else None
+
+    def keys(self) -> set[tuple[str, str]]:
+        """Kind and key of all layers, without reading their records."""
+        found: set[tuple[str, str]] = set()
+        for kind in get_args(Kind):
+            with suppress(OSError):
+                found |= {(kind, key) for key in os.listdir(self.root / kind)}  # noqa: PTH208  # names, not paths
+        return found
 
     def record(self, kind: Kind, key: str) -> Layer | None:
         """The record of a layer; None if it is not installed."""

@@ -4,14 +4,14 @@ from collections.abc import Mapping
 from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, BinaryIO, Literal, Protocol
+from typing import Any, BinaryIO, ClassVar, Literal, Protocol
 
-from pydantic import Field, PrivateAttr, SerializerFunctionWrapHandler, computed_field, model_serializer
+from pydantic import Field, PrivateAttr, computed_field
 
 from apexbridge.errors import SkillExecutionError, SkillTimeoutError
 from apexbridge.sandbox.missing import Missing
 from apexbridge.sandbox.workspace_files import AppliedChanges, Changes
-from apexbridge.wire import WireModel
+from apexbridge.wire import SparseModel, WireModel
 
 Status = Literal["success", "error", "timeout"]
 ErrorCode = Literal[
@@ -120,8 +120,10 @@ class RunFile(WireModel):
     size: int
 
 
-class ExecutionResult(WireModel):
+class ExecutionResult(SparseModel):
     """How a run ended, and which mechanisms enforced its limits."""
+
+    OMITTED_IF_EMPTY: ClassVar[frozenset[str]] = frozenset({"error", "error_code", "missing", "workspace"})
 
     id: str
     success: bool
@@ -130,8 +132,8 @@ class ExecutionResult(WireModel):
     stderr: str = ""
     exit_code: int | None
     duration: int = Field(description="Milliseconds.")
-    error: str | None = None
-    error_code: ErrorCode | None = None
+    error: str | None = Field(default=None, description="Omitted if the run succeeded.")
+    error_code: ErrorCode | None = Field(default=None, description="Omitted if the run succeeded.")
     truncated: bool = False
     files: list[RunFile] = Field(default_factory=list)
     workspace: str | None = Field(
@@ -165,18 +167,6 @@ class ExecutionResult(WireModel):
     def output(self) -> str:
         """Same as stdout."""
         return self.stdout
-
-    @model_serializer(mode="wrap")
-    def _omit_errors_of_success(self, handler: SerializerFunctionWrapHandler) -> dict[str, Any]:
-        fields: dict[str, Any] = handler(self)
-        if self.error is None:
-            for key in ("error", "errorCode", "error_code"):
-                fields.pop(key, None)
-        if not self.missing:
-            fields.pop("missing", None)
-        if self.workspace is None:
-            fields.pop("workspace", None)
-        return fields
 
     def raise_for_status(self) -> None:
         """Raise SkillTimeoutError or SkillExecutionError if the run failed."""

@@ -114,9 +114,13 @@ def encode_job(
 
 
 def encode_shell_job(command: Sequence[str], variables: Mapping[str, str], *, folder: str) -> bytes:
-    """A job as commands of a shell that waits for it: they replace it by the script's own process."""
-    words = ["/usr/bin/env", "-i", *(f"{name}={value}" for name, value in variables.items()), *command]
-    return f"cd {shlex.quote(folder)} && exec 3<&- {shlex.join(words)}\n".encode("utf-8", "surrogateescape")
+    """A job as commands of a shell that waits for it: they replace it by the script's own process.
+
+    The shell exports the variables: as arguments of `env` they would be visible to every user of the host.
+    """
+    exports = "".join(f"export {name}={shlex.quote(value)}\n" for name, value in variables.items())
+    last = f"unset PWD OLDPWD\n{exports}exec 3<&- {shlex.join(command)}\n"
+    return f"cd {shlex.quote(folder)} || exit\n{last}".encode("utf-8", "surrogateescape")
 
 
 def check_file_count(count: int) -> None:

@@ -14,6 +14,7 @@ from pathlib import Path
 from apexbridge._tasks import in_thread, run_to_completion
 from apexbridge.disk import Disk
 from apexbridge.errors import ServerError, SkillPermissionError
+from apexbridge.sandbox.backends import Backend
 from apexbridge.sandbox.bundles import Bundles
 from apexbridge.sandbox.config import SandboxSettings
 from apexbridge.sandbox.explanation import Explanation, RunFolders, browser_note, explain
@@ -64,6 +65,11 @@ class Sandbox:
                 await asyncio.to_thread(self._runtimes.discover)
                 self._session = await open_best_session(self.settings, self._runtimes)
             return self._session
+
+    @property
+    def backend(self) -> Backend | None:
+        """The backend of the open session; None before the first one."""
+        return self._session.backend if self._session is not None else None
 
     @property
     def node_version(self) -> str | None:

@@ -3,6 +3,7 @@
 import asyncio
 import logging
 import os
+import shutil
 from collections import deque
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
@@ -17,7 +18,7 @@ from apexbridge.sandbox.launcher.mounts import PYTHON_LAYERS, EtcVersion
 from apexbridge.sandbox.launcher.protocol import Attachment, StartRequest
 from apexbridge.sandbox.launcher_client import CellHandle, LauncherClient
 from apexbridge.sandbox.masking import secret_patterns
-from apexbridge.sandbox.models import Job, LaunchError
+from apexbridge.sandbox.models import Grants, Job, LaunchError
 from apexbridge.sandbox.outcome import Ending
 from apexbridge.sandbox.output import OutputListener, RunOutput
 from apexbridge.sandbox.proxy import GrantedHosts, host_endpoints
@@ -115,6 +116,8 @@ class SandboxSession:
             files = _JobFiles(job, await reading.enter_async_context(_files_of(job)))
             # Input files, granted hosts and granted paths must be known when a cell starts.
             needs_own_cell = bool(job.files or job.grants.hosts or job.grants.paths)
+            # A waiting shell would set granted variables itself, and cannot set some: OPTIND, PPID.
+            needs_own_cell |= runtime.name == "shell" and bool(job.grants.variables or job.grants.secrets)
             warm_cell = None if needs_own_cell else self.pool.take(runtime.name)
             cell = warm_cell or await self.launcher.open_cell(with_input=bool(job.files))
             secrets = secret_patterns(job.grants.secrets)
@@ -149,6 +152,40 @@ class SandboxSession:
             finally:
                 supervisor.stop()
                 self.launcher.close_in_background(cell)
+
+    @asynccontextmanager
+    async def open_process(
+        self, command: Sequence[str], variables: Mapping[str, str], grants: Grants
+    ) -> AsyncIterator[CellHandle]:
+        """A program in a cell of its own, which is killed when the block ends.
+
+        It has the limits of a run except for time and output. The caller reads and writes the cell's pipes.
+
+        Raises LaunchError if it cannot be started.
+        """
+        if grants.hosts and not self.backend.has_namespaces:
+            raise LaunchError(f"the {self.backend.launcher.backend} sandbox cannot provide granted hosts")
+        cell = await self.launcher.open_cell()
+        try:
+            workspace = self._workspace(cell)
+            request = StartRequest(
+                command=[self._program(command[0]), *command[1:]],
+                environment={**base_environment(workspace, self._path), **variables},
+                workspace=workspace,
+                attachment=Attachment(),
+                paths=dict(grants.paths),
+                hosts=host_endpoints(grants),
+            )
+            await cell.start(request, with_job=False)
+            async with GrantedHosts(grants, cell).reachable():
+                yield cell
+        finally:
+            cell.kill()
+            self.launcher.close_in_background(cell)
+
+    def _program(self, name: str) -> str:
+        """The path of a program: for an interpreter, of the one that runs have."""
+        return self.backend.launcher.programs.get(name) or shutil.which(name, path=self._path) or name
 
     def _runtime_for(self, job: Job) -> Runtime:
         """Raise LaunchError if there is none, or for a grant or layer that this backend cannot provide."""

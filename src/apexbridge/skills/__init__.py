@@ -11,7 +11,7 @@ NAME_PATTERN = re.compile(r"[a-z0-9][a-z0-9-]{0,63}\Z")
 SERVED_NAME_PATTERN = re.compile(r"(?:[a-z0-9][a-z0-9-]{0,63}:)?[a-z0-9][a-z0-9-]{0,63}\Z")
 """A skill's name, or `plugin:skill` if the skill's own name was taken when its plugin was installed."""
 RESERVED_NAMES = frozenset(
-    {"stats", "growth", "problems", "search", "install", "reindex", "validate", "removed", "origins"}
+    {"stats", "growth", "problems", "search", "install", "reindex", "validate", "removed", "origins", "tags"}
 )
 """Names that are routes below `/api/skills`."""
 SKILL_FILE = "SKILL.md"

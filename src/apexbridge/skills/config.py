@@ -23,6 +23,16 @@ class FetchSettings(BaseModel):
     timeout_seconds: float = 120
 
 
+class VersionLimits(BaseModel):
+    """Which versions of a skill are kept. The installed one and the newest one always are."""
+
+    count: int = 50
+    days: int = 365
+    """0 for any age."""
+    mb: int = 500
+    """Space for the archives of one skill."""
+
+
 class SkillsSettings(BaseModel):
     """Settings of the skills package."""
 
@@ -39,6 +49,7 @@ class SkillsSettings(BaseModel):
     confirm_dangerous: bool = True
     """Whether skills that are marked dangerous need approval."""
     fetch: FetchSettings = FetchSettings()
+    versions: VersionLimits = VersionLimits()
 
 
 class SkillManagerConfig(WireInput):

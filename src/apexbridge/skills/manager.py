@@ -5,10 +5,9 @@ import functools
 import logging
 import os
 import time
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from contextlib import AsyncExitStack, ExitStack, contextmanager, suppress
+from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Iterator, Mapping, Sequence
+from contextlib import AsyncExitStack, ExitStack, asynccontextmanager, contextmanager, suppress
 from dataclasses import replace
-from datetime import UTC, datetime
 from pathlib import Path
 from typing import IO, Any, BinaryIO, Literal, TypeVar
 
@@ -30,13 +29,26 @@ from apexbridge.errors import (
 from apexbridge.sandbox.bundles import Bundles
 from apexbridge.sandbox.layers import LayerStore
 from apexbridge.sandbox.models import ExecutionResult
-from apexbridge.skills import SERVED_NAME_PATTERN, Mode, Profile
+from apexbridge.skills import SERVED_NAME_PATTERN, SKILL_FILE, Mode, Profile
 from apexbridge.skills.config import SkillManagerConfig, SkillsSettings
+from apexbridge.skills.fetched_packages import (
+    CheckedNote,
+    CheckedPackage,
+    local_refused,
+    origin_of,
+    packaged_skill,
+    part_of,
+)
+from apexbridge.skills.lock_file import LOCK_FILE
 from apexbridge.skills.models import (
     CallStatistics,
     DirectSkillResult,
     GrowthPoint,
     InstallReceipt,
+    LeftOut,
+    Lock,
+    LockedPackage,
+    LockReport,
     Origin,
     OriginItem,
     PluginSummary,
@@ -44,12 +56,16 @@ from apexbridge.skills.models import (
     Receipt,
     RemovalReceipt,
     RemovedItem,
+    ReplacedSkill,
     ScanReport,
     SkillChange,
     SkillDetail,
     SkillFile,
+    SkillHealth,
     SkillPage,
+    SkillSort,
     SkillStatistics,
+    TagList,
     UpdateReport,
     ValidationReport,
 )
@@ -58,25 +74,30 @@ from apexbridge.skills.package.fingerprint import scan_folder
 from apexbridge.skills.package.frontmatter import checked_description, parse_leniently, with_description
 from apexbridge.skills.package.named_files import SHOWN_CHARACTERS, NamedFile, NoSuchNameError, find_file
 from apexbridge.skills.package.packing import packed
-from apexbridge.skills.package.skill import runnable_scripts
+from apexbridge.skills.package.progress import report_phase
+from apexbridge.skills.package.skill import Needs, runnable_scripts
 from apexbridge.skills.package.sources import SkillSource, default_profile_of, default_profile_of_several, open_source
-from apexbridge.skills.package.validation import Package, ReadOptions, open_package, validate_package
-from apexbridge.skills.remote.fetcher import Fetched, Fetcher
+from apexbridge.skills.package.validation import Package, ReadOptions, check_package, open_package, validate_package
+from apexbridge.skills.remote.fetcher import Fetched, FetchedSkill, Fetcher
 from apexbridge.skills.remote.source_text import RemoteSource, parse_source
 from apexbridge.skills.runs.grants import GrantView, SkillGrants
 from apexbridge.skills.runs.secrets import SecretStore
 from apexbridge.skills.runs.skill_layers import DependencyView, SkillLayers
 from apexbridge.skills.runs.skill_runs import SkillCall, SkillRuns
 from apexbridge.skills.runs.tracker import RunTracker
-from apexbridge.skills.store.catalog import Catalog, Row, derived_tags_of
+from apexbridge.skills.skill_lock import SkillLock
+from apexbridge.skills.store.catalog import Catalog, Row, Standing, derived_tags_of
 from apexbridge.skills.store.comparison import compare
 from apexbridge.skills.store.indexer import IndexDocument, Progress, SkillIndex
 from apexbridge.skills.store.library import read_origin
+from apexbridge.skills.store.listing import SkillFilter
 from apexbridge.skills.store.names import folder_of_name, own_name
 from apexbridge.skills.store.roots import INSTALLED_ROOT, SkillRoot
 from apexbridge.skills.store.scanner import Prepared
 from apexbridge.skills.store.skill_store import SkillStore
+from apexbridge.skills.store.skill_versions import SkillVersions
 from apexbridge.skills.store.trash import Removed
+from apexbridge.skills.store.versions import Change, Version
 from apexbridge.skills.tool_factory import SkillToolFactory, SkillTools
 from apexbridge.storage.call_statistics import CallStatisticsStore
 from apexbridge.storage.database import Database
@@ -90,8 +111,13 @@ from apexbridge.tools.registry import ToolRegistry
 from apexbridge.tools.tool import Tool
 
 DEFAULT_PAGE_SIZE = 50
+DEFAULT_TAGS = 12
+MAX_REASONS = 100
+"""Skills of an index that are named as left out."""
 SWEEP_SECONDS = 3600
 """How often removed skills are checked for their age."""
+SkillNote = Literal["edited", "restored", "indexed", "granted", "packages"]
+OnSkillChange = Callable[[SkillNote, Sequence[str]], None]
 T = TypeVar("T")
 logger = logging.getLogger(__name__)
 
@@ -114,8 +140,11 @@ class SkillManager:
         has_program: Callable[[str], bool] = lambda program: False,
         open_workspace: OpenWorkspace = no_workspaces,
         settings: SkillsSettings | None = None,
+        on_change: OnSkillChange = lambda change, names: None,
     ) -> None:
-        """`has_program` returns whether runs find a program of the host."""
+        """`has_program` returns whether runs find a program of the host. `on_change` is called after changes that the
+        tool registry does not show.
+        """
         settings = settings or SkillsSettings()
         self.tools = tools
         self.approvals = approvals
@@ -128,7 +157,10 @@ class SkillManager:
         self._catalog = catalog
         self._index = index
         self._statistics = CallStatisticsStore(database)
-        self._skill_tools = SkillTools(tools, SkillToolFactory(self._call), catalog)
+        self._on_change = on_change
+        self._skill_tools = SkillTools(
+            tools, SkillToolFactory(self._call), catalog, lambda names: on_change("indexed", names)
+        )
         config = SkillManagerConfig(
             skills_path=data_dir / "skills",
             custom_paths=settings.roots,
@@ -143,8 +175,11 @@ class SkillManager:
             index=index,
             listener=self._skill_tools,
             require_entry_script=settings.require_entry_script,
+            versions=settings.versions,
         )
         self._fetcher = Fetcher(lambda: self.staging, disk, settings.fetch)
+        self._lock = SkillLock(data_dir / LOCK_FILE, self.store, self._fetcher, self._read_fetched)
+        self.versions = SkillVersions(self.store, disk, replaced=self._lock.rewrite)
         self.runner = SkillRuns(
             self.store,
             tools.executor,
@@ -218,11 +253,14 @@ class SkillManager:
         profile: Profile | None = None,
         filename: str | None = None,
         strict: bool = False,
+        skills: Sequence[str] = (),
         local: bool = True,
         caller: str = "",
     ) -> InstallReceipt:
         """Install a skill, a plugin or a marketplace: from archive bytes, a `.zip`, a folder or a `SKILL.md`, or from a
         source that is fetched, such as `owner/repo`. A text is a path if there is such a file.
+
+        Of a server that publishes skills, such as `https://example.org`, `skills` chooses some of them.
 
         Skills of plugins that cannot be installed are left out, and the receipt names them. With `strict`, one such
         skill refuses the whole package. Without `local`, a repository on this machine is refused. A download counts
@@ -239,18 +277,99 @@ class SkillManager:
             source = parse_source(source) or source
         if isinstance(source, RemoteSource):
             if source.is_local and not local:
-                raise _local_refused()
-            async with self._fetcher.fetched(source, caller=caller) as fetched:
-                origin = _origin(source, fetched, profile, strict)
-                with _explained(source):
-                    receipt = await self._install(
-                        fetched.path, overwrite=overwrite, profile=profile, strict=strict, origin=origin
-                    )
+                raise local_refused()
+            receipt = await self._install_fetched(
+                source, skills, overwrite=overwrite, profile=profile, strict=strict, caller=caller
+            )
+        elif skills:
+            raise _nothing_to_choose()
         else:
             receipt = await self._install(
-                source, overwrite=overwrite, profile=profile, strict=strict, filename=filename
+                source, overwrite=overwrite, profile=profile, strict=strict, filename=filename, caller=caller
             )
+        await self._lock.rewrite([*receipt.names, *receipt.plugins], is_fetched=isinstance(source, RemoteSource))
         return receipt.model_copy(update={"duration": round((time.monotonic() - begun) * 1000)})
+
+    async def _install_fetched(
+        self,
+        source: RemoteSource,
+        skills: Sequence[str],
+        *,
+        overwrite: bool,
+        profile: Profile | None,
+        strict: bool,
+        caller: str,
+    ) -> InstallReceipt:
+        if index := await self._fetcher.find_index(source, caller=caller):
+            entries = index.choose(skills or ([source.skill] if source.skill else []))
+            async with self._fetcher.fetched_skills(source, entries, caller=caller) as found:
+                left_out = () if skills or source.skill else index.left_out
+                return await self._install_several(
+                    source, found, left_out, overwrite=overwrite, profile=profile, strict=strict, caller=caller
+                )
+        if skills:
+            raise _nothing_to_choose()
+        async with self._fetcher.fetched(source, caller=caller) as fetched:
+            origin = origin_of(source, fetched, profile, strict)
+            with _explained(source):
+                return await self._install(
+                    fetched.path, overwrite=overwrite, profile=profile, strict=strict, origin=origin, caller=caller
+                )
+
+    async def _install_several(
+        self,
+        source: RemoteSource,
+        found: Sequence[FetchedSkill],
+        left_out: Sequence[LeftOut],
+        *,
+        overwrite: bool,
+        profile: Profile | None,
+        strict: bool,
+        caller: str,
+    ) -> InstallReceipt:
+        """Install skills of an index, each with its own origin. All are read first; one that is taken refuses all."""
+        refused = list(left_out)
+        packages: list[tuple[BinaryIO, Package, Origin]] = []
+        with ExitStack() as stack, storage_faults():
+            for one in found:
+                try:
+                    if one.problem:
+                        raise one.problem
+                    file, package = await self._read_package(
+                        stack, open_package, one.fetched.path, profile, None, strict
+                    )
+                    if package.skill is None or package.name != one.source.skill:
+                        raise InvalidSkillStructureError([f'it is named "{package.name}" in its {SKILL_FILE}'])
+                    await self.store.installer.names(package, overwrite=overwrite)
+                    packages.append((file, package, origin_of(one.source, one.fetched, profile, strict)))
+                except (InvalidSkillStructureError, InvalidArchiveError, RequestError) as error:
+                    if strict or len(found) == 1:
+                        raise
+                    refused.append(LeftOut(name=one.source.skill, path="", reason=error.message))
+            if not packages or (strict and refused):
+                reasons = [f"{one.name}: {one.reason}" for one in refused] or ["the index lists no skill"]
+                raise InvalidSkillStructureError(reasons[:MAX_REASONS])
+            receipts = []
+            async with self.store.gate.working():
+                for file, package, origin in packages:
+                    change = Change(source="install", author=caller)
+                    installing = self.store.installer.install(
+                        file, package, overwrite=overwrite, origin=origin, change=change
+                    )
+                    receipts.append(await run_to_completion(installing))
+        if len(receipts) == 1 and not refused:
+            return receipts[0]
+        return InstallReceipt(
+            name=source.host,
+            names=[name for receipt in receipts for name in receipt.names],
+            left_out=refused[:MAX_REASONS],
+            message="Skills installed successfully",
+            replaced=any(receipt.replaced for receipt in receipts),
+            warnings=[
+                *map(str, refused[:MAX_REASONS]),
+                *(f"{receipt.name}: {warning}" for receipt in receipts for warning in receipt.warnings),
+            ],
+        )
 
     async def _install(
         self,
@@ -261,12 +380,68 @@ class SkillManager:
         strict: bool,
         filename: str | None = None,
         origin: Origin | None = None,
+        caller: str = "",
+        profiles: tuple[Profile, Profile] | None = None,
     ) -> InstallReceipt:
+        change = Change(source="install", author=caller)
         with ExitStack() as stack, storage_faults():
-            file, package = await self._read_package(stack, open_package, source, profile, filename, strict)
+            file, package = await self._read_package(
+                stack, open_package, source, profile, filename, strict, profiles=profiles
+            )
             async with self.store.gate.working():
-                installing = self.store.installer.install(file, package, overwrite=overwrite, origin=origin)
+                installing = self.store.installer.install(
+                    file, package, overwrite=overwrite, origin=origin, change=change
+                )
                 return await run_to_completion(installing)
+
+    async def create_skill(self, source: SkillSource, *, display_name: str | None = None, caller: str = "") -> str:
+        """Install a package of exactly one skill, in a folder of any name; returns the name. Raises as `install_skill`.
+
+        `display_name` is a title for Anthropic's clients.
+        """
+        with ExitStack() as stack, storage_faults():
+            file, package = await self._read_single(stack, source)
+            change = Change(source="install", author=caller)
+            async with self.store.gate.working():
+                await run_to_completion(self.store.installer.install(file, package, overwrite=False, change=change))
+                if display_name:
+                    await self.versions.set_display_name(package.name, display_name)
+        return package.name
+
+    async def add_version(self, name: str, source: SkillSource, *, default: bool, caller: str = "") -> Version:
+        """Store a package as the newest version of an installed skill; with `default`, install it. Its grants, if it
+        changes, are void, as after an overwrite.
+
+        Raises:
+            SkillError: NAME_MISMATCH, SKILL_READ_ONLY; otherwise as `install_skill`.
+        """
+        with ExitStack() as stack, storage_faults():
+            file, package = await self._read_single(stack, source)
+            if package.name != own_name(name):
+                raise SkillError(
+                    f"The package contains the skill {package.name}. A version of {name} must have the name "
+                    f"{own_name(name)}.",
+                    skill=name,
+                    code="NAME_MISMATCH",
+                )
+            async with self.store.gate.working():
+                await self.versions.check_managed(name)
+                if default:
+                    change = Change(source="install", author=caller)
+                    installing = self.store.installer.install(
+                        file, package, overwrite=True, served_as=name, change=change
+                    )
+                    await run_to_completion(installing)
+                    await self._lock.rewrite([name], is_fetched=False)
+                    return (await self.versions.of(name)).default
+                async with self.store.locks.hold(name):
+                    await self.versions.check_managed(name)
+                    change = Change(source="upload", author=caller)
+                    adding = self.store.installer.add_version(file, package, name, change=change)
+                    return await run_to_completion(adding)
+
+    async def _read_single(self, stack: ExitStack, source: SkillSource) -> tuple[BinaryIO, Package]:
+        return await self._read_package(stack, open_package, source, None, None, True, only_skill=True)
 
     async def validate_skill(
         self,
@@ -281,6 +456,126 @@ class SkillManager:
             _, report = await self._read_package(stack, validate_package, source, profile, filename, strict)
             return report
 
+    @asynccontextmanager
+    async def checked(
+        self,
+        source: SkillSource | RemoteSource,
+        *,
+        profile: Profile | None = None,
+        filename: str | None = None,
+        strict: bool = False,
+        skills: Sequence[str] = (),
+        local: bool = True,
+        caller: str = "",
+    ) -> AsyncIterator[CheckedPackage]:
+        """Check whether a package could be installed, what it asks for, and what it would replace; as `install_skill`.
+
+        Of several skills of an index, which are separate packages, there is only a report.
+        """
+        async with AsyncExitStack() as stack:
+            files = stack.enter_context(ExitStack())
+            read = functools.partial(self._check, files, profile=profile, strict=strict, caller=caller)
+            if not isinstance(source, RemoteSource):
+                yield await read(source, filename=filename)
+                return
+            if source.is_local and not local:
+                raise local_refused()
+            if index := await self._fetcher.find_index(source, caller=caller):
+                entries = index.choose(skills or ([source.skill] if source.skill else []))
+                found = await stack.enter_async_context(self._fetcher.fetched_skills(source, entries, caller=caller))
+                checked = [await self._check_fetched(read, one, profile, strict) for one in found]
+                left_out = () if skills or source.skill else index.left_out
+                yield checked[0] if len(checked) == 1 else CheckedPackage(report=_joined(source, checked, left_out))
+                return
+            if skills:
+                raise _nothing_to_choose()
+            fetched = await stack.enter_async_context(self._fetcher.fetched(source, caller=caller))
+            yield await read(fetched.path, origin=origin_of(source, fetched, profile, strict))
+
+    async def _check_fetched(
+        self,
+        read: Callable[..., Awaitable[CheckedPackage]],
+        one: FetchedSkill,
+        profile: Profile | None,
+        strict: bool,
+    ) -> CheckedPackage:
+        if one.problem:
+            problem = f"{one.source.skill}: {one.problem.message}"
+            return CheckedPackage(report=ValidationReport(valid=False, errors=[problem], warnings=[]))
+        return await read(one.fetched.path, origin=origin_of(one.source, one.fetched, profile, strict))
+
+    async def _check(
+        self,
+        files: ExitStack,
+        source: SkillSource,
+        *,
+        profile: Profile | None,
+        strict: bool,
+        caller: str,
+        filename: str | None = None,
+        origin: Origin | None = None,
+    ) -> CheckedPackage:
+        configured = self._settings.default_profile
+        profiles = await in_thread(
+            lambda: (default_profile_of(source, configured), default_profile_of_several(source, configured))
+        )
+        file, (report, package) = await self._read_package(
+            files, check_package, source, profile, filename, strict, profiles=profiles
+        )
+        if package is None:
+            return CheckedPackage(report=report)
+        with ExitStack() as stack, storage_faults():
+            claim = await in_thread(stack.enter_context, self._disk.claim(caller, self.staging))
+            claim.take(max(sum(entry.size for entry in skill.entries) for skill in package.skills))
+            examined = await run_to_completion(self.store.installer.examine(file, package))
+        standings = await self._replaced_by([one.name for one in examined])
+        packages = [packaged_skill(one, self._catalog.default_mode, standings.get(one.name)) for one in examined]
+        if filename is None and isinstance(source, (Path, str)):
+            filename = Path(source).name
+        note = CheckedNote(origin=origin, filename=filename, profile=profile, profiles=profiles, strict=strict)
+        await in_thread(file.seek, 0)
+        return CheckedPackage(report=report.model_copy(update={"packages": packages}), file=file, note=note)
+
+    async def _replaced_by(self, names: Sequence[str]) -> dict[str, ReplacedSkill]:
+        """The installed skills of these names."""
+        rows = [row for row in await self._catalog.named(names) if row.root == INSTALLED_ROOT]
+        origins = await in_thread(lambda: {row.name: read_origin(self.store.folder(row)) for row in rows})
+        return {
+            row.name: ReplacedSkill(
+                version=row.version,
+                content_hash=row.content_hash,
+                updated_at=from_ms(row.updated_at),
+                calls=(await self._statistics.of(row.name)).calls,
+                edited=bool((origin := origins[row.name]) and origin.content_hash != row.content_hash),
+            )
+            for row in rows
+        }
+
+    async def install_checked(
+        self,
+        file: BinaryIO,
+        note: CheckedNote,
+        *,
+        overwrite: bool = False,
+        profile: Profile | None = None,
+        strict: bool = False,
+        caller: str = "",
+    ) -> InstallReceipt:
+        """Install a package that was `checked`, in the way in which it was read then. Raises as `install_skill`."""
+        begun = time.monotonic()
+        receipt = await self._install(
+            file,
+            overwrite=overwrite,
+            profile=profile or note.profile,
+            strict=strict or note.strict,
+            filename=note.filename,
+            origin=note.origin,
+            caller=caller,
+            profiles=note.profiles,
+        )
+        await self._lock.rewrite([*receipt.names, *receipt.plugins], is_fetched=note.origin is not None)
+        return receipt.model_copy(update={"duration": round((time.monotonic() - begun) * 1000)})
+
     async def _read_package(
         self,
         stack: ExitStack,
@@ -289,21 +584,32 @@ class SkillManager:
         profile: Profile | None,
         filename: str | None,
         strict: bool,
+        only_skill: bool = False,
+        profiles: tuple[Profile, Profile] | None = None,
     ) -> tuple[BinaryIO, T]:
+        """`profiles` are those of one skill and of several, if `profile` is None; default: by the source."""
         configured = self._settings.default_profile
+        report_phase("checking")
 
         def read_in_thread() -> tuple[BinaryIO, T]:
             file, stem = stack.enter_context(open_source(source))
             options = ReadOptions(
-                profile=profile or default_profile_of(source, configured),
-                profile_of_several=profile or default_profile_of_several(source, configured),
+                profile=profile or (profiles[0] if profiles else default_profile_of(source, configured)),
+                profile_of_several=profile
+                or (profiles[1] if profiles else default_profile_of_several(source, configured)),
                 require_entry_script=self._settings.require_entry_script,
                 long_description=profile is None,
+                only_skill=only_skill,
                 strict=strict,
             )
             return file, read(file, options, filename=filename or stem)
 
         return await in_thread(read_in_thread)
+
+    async def _read_fetched(
+        self, stack: ExitStack, path: Path, profile: Profile | None, strict: bool
+    ) -> tuple[BinaryIO, Package]:
+        return await self._read_package(stack, open_package, path, profile, None, strict)
 
     async def uninstall_skill(self, name: str, *, delete: bool = False) -> RemovalReceipt:
         """Remove a skill with its grants and approvals. Its call history is kept.
@@ -330,6 +636,7 @@ class SkillManager:
                     removing = self.store.installer.uninstall(name, folder, keep=keep, packages_of=self.layers.added_to)
                     record = await run_to_completion(removing)
                 await self._forget(name)
+        await self._lock.rewrite([name], is_fetched=False)
         message = "Skill uninstalled successfully"
         if is_hidden:
             message = f"Skill hidden; its folder in {found.root.label} stays"
@@ -393,6 +700,7 @@ class SkillManager:
             with storage_faults():
                 await run_to_completion(self.store.installer.show(hidden))
                 await self.layers.restore(name, hidden.packages)
+        self._on_change("restored", [name])
         await self.store.scanner.indexer.sync(names=[name])
         return Receipt(name=name, message="Skill is served again")
 
@@ -420,32 +728,20 @@ class SkillManager:
             with storage_faults():
                 restoring = self.store.installer.restore(entry, record, add_packages=self.layers.restore)
                 await run_to_completion(restoring)
+        self._on_change("restored", list(record.names))
         for skill in record.skills:
             if not skill.enabled:
                 with suppress(SkillNotFoundError):
                     await self.set_enabled(skill.name, False)
         await self.store.scanner.indexer.sync(names=record.names)
+        await self._lock.rewrite(record.names)
         return True
 
     # ------------------------------------------------------------------------------------------------------ update
     async def origins(self) -> list[OriginItem]:
         """Plugins and skills that were fetched from a source, sorted by name."""
         rows = [row for row in await self._catalog.all_live() if row.root == INSTALLED_ROOT]
-        return await in_thread(self._origins, rows)
-
-    def _origins(self, rows: Sequence[Row]) -> list[OriginItem]:
-        plugins = [
-            OriginItem(name=plugin.name, kind="plugin", origin=plugin.origin)
-            for plugin in self._plugins()
-            if plugin.origin
-        ]
-        names = {plugin.name for plugin in plugins}
-        skills = [
-            OriginItem(name=row.name, kind="skill", origin=origin)
-            for row in rows
-            if row.plugin not in names and (origin := read_origin(self.store.folder(row)))
-        ]
-        return sorted([*plugins, *skills], key=lambda item: item.name)
+        return await in_thread(self.store.origins, rows)
 
     async def update_skill(
         self,
@@ -556,7 +852,7 @@ class SkillManager:
         if source is None:
             raise _unknown_source(first.name, first.kind)
         if source.is_local and not local:
-            raise _local_refused()
+            raise local_refused()
         commits = {item.origin.commit for item, _ in items if item.origin.commit} & {
             revision or item.origin.commit for item, _ in items
         }
@@ -575,7 +871,7 @@ class SkillManager:
                     continue
                 if fetched is None:
                     fetched = await stack.enter_async_context(self._fetcher.fetched(source, caller=caller))
-                origin = _origin(source, fetched, item.origin.profile, item.origin.strict)
+                origin = origin_of(source, fetched, item.origin.profile, item.origin.strict)
                 if revision not in (None, origin.revision):
                     raise RequestError(
                         f"{item.name} was not updated: its source has changed again, to {origin.revision[:12]}. "
@@ -590,31 +886,41 @@ class SkillManager:
                             packages[key] = await self._read_package(
                                 files, open_package, fetched.path, origin.profile, None, origin.strict
                             )
-                        reports.append(await self._update_from(*packages[key], origin, item, rows, apply=apply))
+                        change = Change(source="update", author=caller) if apply else None
+                        reports.append(await self._update_from(*packages[key], origin, item, rows, change=change))
                 except ApexBridgeError as error:
                     reports.append(error)
         return reports
 
     async def _update_from(
-        self, file: BinaryIO, whole: Package, origin: Origin, item: OriginItem, rows: dict[str, Row], *, apply: bool
+        self,
+        file: BinaryIO,
+        whole: Package,
+        origin: Origin,
+        item: OriginItem,
+        rows: dict[str, Row],
+        *,
+        change: Change | None,
     ) -> UpdateReport:
+        """Report what an update changes; with `change`, install it."""
         installer, served_as = self.store.installer, item.name if item.kind == "skill" else None
-        package = _part_of(item, rows, whole)
+        package = part_of(item, rows, whole)
         names = await installer.names(package, overwrite=True, served_as=served_as)
         changes = await in_thread(compare, file, package, names, self.store.library.skills, rows)
         is_changed = any(change.change != "unchanged" for change in changes)
-        if is_changed and apply:
+        if is_changed and change:
             async with self.store.gate.working():
                 edited = [change.name for change in changes if change.edited]
                 installing = installer.install(
-                    file, package, overwrite=True, origin=origin, keep=edited, served_as=served_as
+                    file, package, overwrite=True, origin=origin, keep=edited, served_as=served_as, change=change
                 )
                 await run_to_completion(installing)
+            await self._lock.rewrite(names)
         return self._report(
             item,
             new_revision=origin.revision,
             changed=is_changed,
-            applied=is_changed and apply,
+            applied=is_changed and change is not None,
             skills=changes,
             warnings=package.warnings,
         )
@@ -645,34 +951,34 @@ class SkillManager:
             ],
         )
 
+    # -------------------------------------------------------------------------------------------------------- lock
+    async def lock(self) -> Lock:
+        """What was fetched, with its commits, digests and contents."""
+        return await self._lock.current()
+
+    async def install_locked(
+        self, packages: Sequence[LockedPackage], *, local: bool = True, caller: str = ""
+    ) -> list[LockReport]:
+        """Install exactly the locked contents, or report which source no longer delivers them.
+
+        Skills that have other contents are replaced; their old versions can be restored. Skills that are not locked
+        are left alone.
+        """
+        return await self._lock.install(packages, local=local, caller=caller)
+
     async def keep_tidy(self) -> None:
-        """Delete removed skills after some days, until cancelled."""
+        """Delete removed skills and old versions after some days, until cancelled."""
         while True:
             await asyncio.sleep(SWEEP_SECONDS)
             try:
                 async with self.store.gate.working():
-                    await in_thread(self.store.library.removed.sweep)
+                    await in_thread(self.store.library.sweep, await self._catalog.live_names())
             except Exception:
-                logger.exception("old removed skills could not be deleted; trying again later")
+                logger.exception("old removed skills and versions could not be deleted; trying again later")
 
     async def list_plugins(self) -> list[PluginSummary]:
         """Installed plugins with their skills."""
-        return await in_thread(self._plugins)
-
-    def _plugins(self) -> list[PluginSummary]:
-        library = self.store.library
-        found = [
-            PluginSummary(
-                name=record.name,
-                version=record.version,
-                description=record.description,
-                installed_at=from_ms(record.installed_at),
-                origin=record.origin,
-                skills=[skill for skill in record.skills if os.path.lexists(library.skills / folder_of_name(skill))],
-            )
-            for record in library.plugins.all()
-        ]
-        return [plugin for plugin in found if plugin.skills]  # all its folders may have been removed by hand
+        return await in_thread(self.store.plugins)
 
     async def uninstall_plugin(self, name: str) -> RemovalReceipt:
         """Remove a plugin with all its skills. It can be restored for some days."""
@@ -684,6 +990,7 @@ class SkillManager:
                 record = await run_to_completion(removing)
                 for member in members:
                     await self._forget(member)
+        await self._lock.rewrite([name, *members], is_fetched=False)
         return _removal_receipt(name, "Plugin uninstalled successfully", record)
 
     async def _forget(self, name: str) -> None:
@@ -693,31 +1000,38 @@ class SkillManager:
         await self.approvals.forget(skill_tool_id(name))
 
     # -------------------------------------------------------------------------------------------- edit, reload
-    async def update_skill_description(self, name: str, description: str | Mapping[str, Any]) -> Receipt:
-        """Change the description. A mapping may contain `description` only.
+    async def update_skill_description(
+        self, name: str, description: str | Mapping[str, Any], *, caller: str = ""
+    ) -> Receipt:
+        """Change the description. A mapping may contain `description` only. `caller` is recorded with the new version.
 
         Raises:
             FieldNotEditableError: the mapping contains another field.
             SkillReadOnlyError: the skill is in a read-only root.
         """
         text = checked_description(description, skill=name)
-        await run_to_completion(self._set_description(name, text))
+        await run_to_completion(self._set_description(name, text, Change(source="edit", author=caller)))
+        self._on_change("edited", [name])
         return Receipt(name=name, message="Description updated")
 
-    async def _set_description(self, name: str, text: str) -> None:
+    async def described(self, name: str, description: str) -> IndexDocument:
+        """What would be indexed if a skill had this description. Raises as `update_skill_description`."""
+        text = checked_description(description, skill=name)
+        return _redescribed(await self.store.live(name), text)
+
+    async def _set_description(self, name: str, text: str, change: Change) -> None:
         async with self.store.gate.working(), self.store.locks.hold(name):
             row = await self.store.live(name)
             path = self.store.writable_folder(row) / row.filename
-            metadata = replace(row.metadata, description=text)
-            document = IndexDocument(metadata=metadata, derived_tags=derived_tags_of(metadata), summary=row.summary)
-            (vector,) = await self._index.embed([document])
+            (vector,) = await self._index.embed([_redescribed(row, text)])
             with storage_faults():
                 await self._catalog.prove_writable()
                 async with self.store.reading(name):
                     edited = await in_thread(with_description, path, text, skill=name)
                     await in_thread(self._write_skill_file, path, edited)
                     folder = self.store.scanner.folder_of(row.key)
-                    await self.store.scanner.settle([folder], prepared={name: Prepared(vector=vector)})
+                    prepared = {name: Prepared(vector=vector)}
+                    await self.store.scanner.settle([folder], prepared=prepared, change=change)
 
     def _write_skill_file(self, path: Path, data: bytes) -> None:
         beside = self.store.library.draft_folder(path)
@@ -762,20 +1076,55 @@ class SkillManager:
         self,
         *,
         name: str | None = None,
+        query: str | None = None,
         tags: Collection[str] = (),
+        mode: Mode | None = None,
+        enabled: bool | None = None,
+        source: str | None = None,
+        plugin: str | None = None,
+        health: SkillHealth | None = None,
+        sort: SkillSort = "name",
         page: int | None = None,
         limit: int | None = None,
     ) -> SkillPage:
-        """Skills sorted by name; filtered by a substring of the name (case-insensitive) and by tags (any of them)."""
+        """Skills, filtered by everything that is set.
+
+        `name` is a substring of the name, and each word of `query` one of the name or the description, in any case. One
+        of the `tags` is enough. `source` is that of `SkillSummary`. `health` selects skills with warnings, or that need
+        access, packages or a confirmation.
+        """
         if page is not None and limit is None:
             limit = DEFAULT_PAGE_SIZE
         if (page is not None and page < 1) or (limit is not None and limit < 1):
             raise InvalidInputError("page and limit count from 1")
         offset = ((page or 1) - 1) * (limit or 0)
-        rows, total = await self._catalog.page(name_part=name, tags=tags, offset=offset, limit=limit)
-        labels, mode = self.store.scanner.labels(), self._catalog.default_mode
-        skills = [row.to_summary(mode, labels.get(row.root, "")) for row in rows]
+        labels = self.store.scanner.labels()
+        filter = SkillFilter(
+            name=name,
+            query=query,
+            tags=tuple(tags),
+            mode=mode,
+            enabled=enabled,
+            roots=None if source is None else [root for root, label in labels.items() if label == source],
+            plugin=plugin,
+            health=health,
+            lacking=await self.layers.lacking(await self._catalog.needs()) if health == "packages" else (),
+        )
+        found, total = await self._catalog.page(filter, sort=sort, offset=offset, limit=limit)
+        lacking = await self.layers.lacking({row.name: Needs.from_json(row.needs) for row, _ in found})
+        skills = [
+            row.to_summary(
+                self._catalog.default_mode,
+                labels.get(row.root, ""),
+                replace(standing, needs_packages=row.name in lacking),
+            )
+            for row, standing in found
+        ]
         return SkillPage.model_construct(skills=skills, total=total, page=page or 1, limit=limit)
+
+    async def list_tags(self, prefix: str = "", limit: int = DEFAULT_TAGS) -> TagList:
+        """The most frequent tags, declared or derived, that begin with a prefix."""
+        return await self._catalog.tags(prefix, limit)
 
     async def get_skill(self, name: str) -> SkillDetail:
         """Everything about one skill.
@@ -785,16 +1134,18 @@ class SkillManager:
         """
         async with self.store.reading(name) as row:
             granted = await self.grants.granted(row)
-            return await in_thread(self._detail, row, granted)
+            lacking = await self.layers.lacking({name: Needs.from_json(row.needs)})
+            standing = replace(await self._catalog.standing(row), needs_packages=bool(lacking))
+            return await in_thread(self._detail, row, granted, standing)
 
-    def _detail(self, row: Row, granted: list[str]) -> SkillDetail:
+    def _detail(self, row: Row, granted: list[str], standing: Standing) -> SkillDetail:
         """Combine the row with the instructions and files that are on disk now."""
         found = self.store.scanner.folder_of(row.key)
         files = scan_folder(found.path).files
         markdown = (found.path / row.filename).read_bytes().decode("utf-8", "replace")
         metadata = row.metadata
         return SkillDetail(
-            **row.to_summary(self._catalog.default_mode, found.root.label).model_dump(by_alias=False),
+            **row.to_summary(self._catalog.default_mode, found.root.label, standing).model_dump(by_alias=False),
             entry=row.entry,
             content=parse_leniently(markdown).body,
             summary=row.summary,
@@ -920,11 +1271,15 @@ class SkillManager:
     async def grant(self, name: str, permission: str) -> GrantView:
         """Grant a requested permission to a skill. The grant is void once the skill's content changes."""
         row = await self.store.live(name)
-        return await self.grants.grant(row, self.store.folder(row), permission)
+        granted = await self.grants.grant(row, self.store.folder(row), permission)
+        self._on_change("granted", [row.name])
+        return granted
 
     async def revoke(self, name: str, permission: str) -> None:
         """Revoke a granted permission."""
-        await self.grants.revoke(await self.store.live(name), permission)
+        row = await self.store.live(name)
+        await self.grants.revoke(row, permission)
+        self._on_change("granted", [row.name])
 
     async def grants_of(self, name: str) -> list[GrantView]:
         """The requested and granted permissions of a skill."""
@@ -939,7 +1294,13 @@ class SkillManager:
             return await self.layers.view(row, self.store.folder(row), with_detected=detect)
 
     async def change_dependencies(
-        self, name: str, *, add: Sequence[str] = (), remove: Sequence[str] = (), install: bool = False
+        self,
+        name: str,
+        *,
+        add: Sequence[str] = (),
+        remove: Sequence[str] = (),
+        install: bool = False,
+        progress: Callable[[str], None] | None = None,
     ) -> DependencyView:
         """Add packages to a skill, or remove added ones: `pypdf>=4`, `npm:docx`. They stay if it is overwritten.
 
@@ -951,16 +1312,19 @@ class SkillManager:
         """
         row = await self.store.live(name)
         if install:
-            await self.layers.install(row, self.store.folder(row), add=add, remove=remove)
+            await self.layers.install(row, self.store.folder(row), progress, add=add, remove=remove)
         async with self.store.locks.hold(row.name):  # do not add packages to a skill that was removed meanwhile
             row = await self.store.live(name)
             await self.layers.change(row, add=add, remove=remove)
+        self._on_change("packages", [row.name])
         return await self.layers.view(row, self.store.folder(row))
 
     async def install_dependencies(self, name: str, progress: Callable[[str], None] | None = None) -> DependencyView:
         """Install the declared and added packages of a skill. Runs never install anything."""
         row = await self.store.live(name)
-        return await self.layers.install(row, self.store.folder(row), progress)
+        installed = await self.layers.install(row, self.store.folder(row), progress)
+        self._on_change("packages", [row.name])
+        return installed
 
     # ---------------------------------------------------------------------------------------------------- tools
     async def register_skill_tool(self, name: str) -> Tool:
@@ -1003,6 +1367,11 @@ class SkillManager:
         return config
 
 
+def _redescribed(row: Row, description: str) -> IndexDocument:
+    metadata = replace(row.metadata, description=description)
+    return IndexDocument(metadata=metadata, derived_tags=derived_tags_of(metadata), summary=row.summary)
+
+
 def _open_named_file(skill: str, folder: Path, written: str) -> tuple[BinaryIO, NamedFile]:
     with suppress(OSError, ValueError):
         return open_file_beneath(folder, written), NamedFile(path=written)
@@ -1015,21 +1384,6 @@ def _open_named_file(skill: str, folder: Path, written: str) -> tuple[BinaryIO, 
         raise SkillError(
             f"{skill} has no file {written[:SHOWN_CHARACTERS]}", code="FILE_NOT_FOUND", skill=skill
         ) from error
-
-
-def _origin(source: RemoteSource, fetched: Fetched, profile: Profile | None, strict: bool) -> Origin:
-    return Origin(
-        source=source.text,
-        kind=source.kind,
-        url=source.url,
-        ref=source.ref,
-        path=source.path or None,
-        commit=fetched.commit,
-        digest=fetched.digest,
-        profile=profile,
-        strict=strict,
-        installed_at=datetime.now(UTC),
-    )
 
 
 @contextmanager
@@ -1056,9 +1410,32 @@ def _explained(source: RemoteSource) -> Iterator[None]:
         ) from error
 
 
+def _joined(source: RemoteSource, checked: Sequence[CheckedPackage], left_out: Sequence[LeftOut]) -> ValidationReport:
+    """One report on several packages of an index."""
+    reports = [one.report for one in checked]
+    valid = [report for report in reports if report.valid]
+    errors = [error for report in reports for error in report.errors]
+    return ValidationReport(
+        valid=bool(valid),
+        name=source.host,
+        names=[name for report in valid for name in report.names],
+        errors=[] if valid else errors[:MAX_REASONS],
+        warnings=[*(errors if valid else []), *(text for report in valid for text in report.warnings)],
+        left_out=list(left_out)[:MAX_REASONS],
+        packages=[package for report in valid for package in report.packages],
+    )
+
+
 def _removal_receipt(name: str, message: str, record: Removed | None, *, hidden: bool = False) -> RemovalReceipt:
     until = from_ms(record.until) if record else None
     return RemovalReceipt(name=name, message=message, hidden=hidden, restorable_until=until)
+
+
+def _nothing_to_choose() -> InvalidInputError:
+    return InvalidInputError(
+        "Skills are chosen by name only from a server that publishes them, such as https://example.org. Of a "
+        "repository or a folder, name the folder of the skill."
+    )
 
 
 def _known_origin(name: str, kind: str, origin: Origin | None) -> Origin:
@@ -1073,38 +1450,6 @@ def _unknown_source(name: str, kind: str) -> SkillError:
         "Install it from its source: apex skills install SOURCE --overwrite",
         skill=name if kind == "skill" else None,
         code="SOURCE_UNKNOWN",
-    )
-
-
-def _local_refused() -> RequestError:
-    return RequestError(
-        "Files of the server are not installed over HTTP. Upload the archive, or use the command line on the server.",
-        code="FORBIDDEN",
-    )
-
-
-def _part_of(item: OriginItem, members: Collection[str], package: Package) -> Package:
-    """The skill or plugin of a package that an update installs; of a repository, the other plugins are left alone.
-
-    Raises:
-        RequestError: SOURCE_CHANGED, the source no longer contains it.
-    """
-    if item.kind == "skill" and package.skill and package.name == own_name(item.name):
-        return package
-    for plugin in package.plugins:
-        if (plugin.name, "plugin") == (item.name, item.kind):
-            own = {*map(own_name, members)}
-            left_out = (
-                package.left_out
-                if len(package.plugins) == 1
-                else (tuple(one for one in package.left_out if one.name in own))
-            )
-            return replace(package, name=plugin.name, plugins=(plugin,), left_out=left_out)
-    kind = "skill" if package.skill else "plugin" if len(package.plugins) == 1 else "plugins of"
-    raise RequestError(
-        f"The source of the {item.kind} {item.name} now contains the {kind} {package.name}. Nothing was changed. "
-        f"Install it with: apex skills install {item.origin.source}",
-        code="SOURCE_CHANGED",
     )
 
 

@@ -10,6 +10,8 @@ from apexbridge.skills import Mode, Profile
 from apexbridge.wire import WireModel
 
 SUMMARY_CHARACTERS = 200
+SkillSort = Literal["name", "-name", "updated", "installed", "calls", "failures"]
+SkillHealth = Literal["warnings", "access", "packages", "confirm"]
 
 
 class SkillSummary(WireModel):
@@ -30,6 +32,16 @@ class SkillSummary(WireModel):
     installed_at: datetime
     updated_at: datetime
     dangerous: bool
+    warning_count: int = 0
+    """Warnings of the last scan."""
+    needs_access: bool = False
+    """Whether it asks for a permission that is not granted."""
+    needs_packages: bool = False
+    """Whether it declares or uses a package that is not installed."""
+    calls: int = 0
+    failures: int = 0
+    """Calls that failed."""
+    last_used_at: datetime | None = None
 
 
 class Origin(WireModel):
@@ -37,7 +49,7 @@ class Origin(WireModel):
 
     source: str
     """As it was asked for."""
-    kind: Literal["git", "archive"]
+    kind: Literal["git", "archive", "index"]
     url: str
     ref: str | None = None
     """The branch, tag or commit that was asked for; None is the default branch."""
@@ -45,7 +57,7 @@ class Origin(WireModel):
     """The folder in the repository."""
     commit: str | None = None
     digest: str | None = None
-    """SHA-256 of an archive."""
+    """SHA-256 of the download, if it is not from a repository."""
     profile: Profile | None = None
     """As it was asked for."""
     strict: bool = False
@@ -99,6 +111,20 @@ class SkillDetail(SkillSummary):
     read_only: bool
     origin: Origin | None = None
     """Where it was fetched from; None if it was uploaded."""
+
+
+class TagCount(WireModel):
+    tag: str
+    count: int
+    """Skills that have it, declared or derived."""
+
+
+class TagList(WireModel):
+    """The most frequent tags."""
+
+    tags: list[TagCount]
+    total: int
+    """All that begin with the prefix."""
 
 
 class SkillPage(WireModel):
@@ -166,8 +192,8 @@ class RemovedItem(WireModel):
 class InstallReceipt(Receipt):
     """The answer to an install.
 
-    `name` is the skill, the plugin, or the marketplace of several plugins. `names` are the names under which the skills
-    are served.
+    `name` is the skill, the plugin, the marketplace of several plugins, or the host of several published skills.
+    `names` are the names under which the skills are served.
     """
 
     names: list[str]
@@ -179,12 +205,132 @@ class InstallReceipt(Receipt):
     """Milliseconds."""
 
 
+class SkillVersion(WireModel):
+    """A version of a skill: a content that it has, or has had."""
+
+    version: int
+    """Its number, from 1. Numbers are not used again."""
+    id: str
+    name: str
+    description: str
+    created_at: datetime
+    source: Literal["install", "upload", "edit", "update", "disk"]
+    """How it came: `upload` without being installed, `disk` for a change of the folder that was found."""
+    author: str
+    """The id of the API key; empty without one."""
+    content_hash: str
+    size: int
+    """Of its files together, in bytes."""
+    default: bool
+    """Whether it is installed: chat, search and runs use it."""
+    latest: bool
+
+
+class SkillVersionList(WireModel):
+    """The versions of a skill, the newest first."""
+
+    name: str
+    id: str
+    default_version: int
+    latest_version: int
+    versions: list[SkillVersion]
+
+
+class FileDiff(WireModel):
+    """A file that differs between two versions."""
+
+    path: str
+    change: Literal["added", "removed", "changed"]
+    binary: bool
+    diff: str | None
+    """The lines of a unified diff, without a header; None for a binary file, or beyond the limits. Empty if only the
+    mode changed."""
+    truncated: bool
+    """Whether lines are missing because of the limits."""
+
+
+class VersionDiff(WireModel):
+    """What changed between two versions of a skill."""
+
+    name: str
+    version: int
+    against: int | None
+    """None for the first version: all its files are new."""
+    files: list[FileDiff]
+    truncated: bool
+    """Whether more files differ."""
+
+
+class BulkError(WireModel):
+    code: str
+    message: str
+
+
+class BulkResult(WireModel):
+    """What became of one skill."""
+
+    name: str
+    success: bool
+    error: BulkError | None = None
+
+
+class BulkReport(WireModel):
+    """What became of each skill, in the order of the request."""
+
+    results: list[BulkResult]
+
+
+class RollbackReceipt(Receipt):
+    """The answer to a rollback."""
+
+    version: int
+    """The version that is installed now."""
+    previous: int
+    """The version that was installed before."""
+
+
 class OriginItem(WireModel):
     """A skill or a plugin that can be updated from its source."""
 
     name: str
     kind: Literal["skill", "plugin"]
     origin: Origin
+
+
+class LockedPackage(WireModel):
+    """A fetched skill or plugin, with what is needed to install exactly the same again."""
+
+    name: str
+    kind: Literal["skill", "plugin"]
+    source: str
+    """As it was asked for."""
+    commit: str | None = None
+    digest: str | None = None
+    """SHA-256 of the download, if it is not from a repository."""
+    profile: Profile | None = None
+    strict: bool = False
+    contents: dict[str, str]
+    """For each skill, the SHA-256 of its content as it was fetched."""
+
+
+class Lock(WireModel):
+    """Everything that was fetched."""
+
+    packages: list[LockedPackage]
+    others: list[str] = Field(default_factory=list)
+    """Installed skills without a source, such as uploads. They are not locked."""
+    edited: list[str] = Field(default_factory=list)
+    """Locked skills whose content was changed after it was fetched."""
+
+
+class LockReport(WireModel):
+    """What became of a locked package."""
+
+    name: str
+    kind: Literal["skill", "plugin"]
+    state: Literal["installed", "unchanged", "failed"]
+    error: dict[str, Any] | None = None
+    """Why the source does not deliver what is locked."""
 
 
 class SkillChange(WireModel):
@@ -222,6 +368,45 @@ class UpdateReport(WireModel):
     """Why nothing is known about it; only in the reports on all plugins of a source."""
 
 
+class PackageDependencies(WireModel):
+    """What a skill of a package declares, and what its code uses."""
+
+    python: list[str]
+    node: list[str]
+    programs: list[str]
+
+
+class ReplacedSkill(WireModel):
+    """The installed skill that an install would replace."""
+
+    version: str | None
+    content_hash: str
+    updated_at: datetime
+    calls: int
+    edited: bool
+    """Whether it was edited here after it was fetched. The edits would be replaced."""
+
+
+class PackageSkill(WireModel):
+    """A skill of a package: what it asks for, and what it would replace."""
+
+    name: str
+    """Under which it would be served."""
+    description: str
+    mode: Mode
+    size: int
+    """Bytes of its files together."""
+    files: int
+    scripts: list[str]
+    permissions: list[str]
+    dependencies: PackageDependencies
+    warnings: list[str]
+    confirm: str | None
+    """What is asked before each run; empty if the skill says nothing. None if nothing is asked."""
+    content_hash: str
+    replaces: ReplacedSkill | None
+
+
 class ValidationReport(WireModel):
     """Whether a package could be installed, and everything that was found."""
 
@@ -232,6 +417,9 @@ class ValidationReport(WireModel):
     errors: list[str]
     warnings: list[str]
     left_out: list[LeftOut] = Field(default_factory=list)
+    upload: str | None = None
+    """Under which the package can be installed for an hour, by the same key."""
+    packages: list[PackageSkill] = Field(default_factory=list)
 
 
 class Problem(WireModel):
@@ -312,3 +500,13 @@ class DirectSkillResult(WireModel):
     content: str
     metadata: DirectMetadata
     warnings: list[str] = Field(default_factory=list)
+
+
+class Upload(WireModel):
+    """A file that can be named in `files` of a call."""
+
+    id: str
+    name: str
+    size: int
+    workspace: str | None = None
+    """The workspace that contains the file, under its name."""

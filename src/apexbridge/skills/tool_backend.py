@@ -2,15 +2,18 @@
 
 from collections.abc import Collection, Sequence
 
+from apexbridge.errors import InvalidInputError
 from apexbridge.skills.manager import SkillManager
-from apexbridge.skills.models import SkillDetail
+from apexbridge.skills.models import DirectSkillResult, SkillDetail
 from apexbridge.skills.runs.code_runs import CodeRuns
+from apexbridge.skills.runs.run_progress import result_of
 from apexbridge.skills.runs.skill_layers import DetectedPackage
 from apexbridge.skills.runs.skill_runs import SkillCall
 from apexbridge.skills.tool_factory import tool_result
 from apexbridge.tools.builtin.code_tool import RunCodeInput
 from apexbridge.tools.builtin.skill_tools import Instructions, RunSkillInput
 from apexbridge.tools.builtin.skill_tools import signature as told_arguments
+from apexbridge.tools.naming import MCP_CATEGORY
 from apexbridge.tools.tool import ToolContext, ToolResult
 
 
@@ -47,26 +50,47 @@ class SkillToolBackend:
         )
 
     async def run(self, call: RunSkillInput, context: ToolContext) -> ToolResult:
-        """Run the skill, or one of its scripts, with the conversation and approval of the tool call."""
-        return tool_result(
-            await self._skills.runner.result(
-                SkillCall(
-                    skill=call.name,
-                    input=call.input,
-                    script=call.script,
-                    args=call.args,
-                    files=call.files,
-                    conversation=context.conversation,
-                    approval=context.approval,
-                    call_id=context.call_id,
-                )
+        """Run the skill, or one of its scripts, with the conversation and approval of the tool call.
+
+        A tool of an MCP server that a search has found is called by its name in the same way.
+        """
+        tool = context.registry.find(call.name)
+        if tool is not None and tool.metadata.category == MCP_CATEGORY:
+            if call.script or call.args or call.files:
+                raise InvalidInputError(f"{tool.id} is a tool of an MCP server: it takes `input` alone.", tool=tool.id)
+            return await context.registry.execute(
+                tool.id,
+                call.input,
+                conversation=context.conversation,
+                approval=context.approval,
+                progress=context.progress,
+            )
+        started = await self._skills.runner.call(
+            SkillCall(
+                skill=call.name,
+                input=call.input,
+                script=call.script,
+                args=call.args,
+                files=call.files,
+                conversation=context.conversation,
+                approval=context.approval,
+                call_id=context.call_id,
+                on_run=context.on_run,
             )
         )
+        if isinstance(started, DirectSkillResult):
+            return tool_result(started)
+        return tool_result(await result_of(started, context.progress))
 
     async def run_code(self, input: RunCodeInput, context: ToolContext) -> ToolResult:
         """Run code with the files and skills of the conversation."""
         result = await self._code.run(
-            input.language, input.code, timeout_ms=input.timeout, conversation=context.conversation
+            input.language,
+            input.code,
+            timeout_ms=input.timeout,
+            conversation=context.conversation,
+            progress=context.progress,
+            on_run=context.on_run,
         )
         return tool_result(result, with_stderr=True)
 

@@ -1,6 +1,6 @@
 """Builds tools from skills, and keeps the tool registry in sync with them."""
 
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
@@ -93,6 +93,7 @@ class SkillToolFactory:
                         conversation=context.conversation,
                         approval=context.approval,
                         call_id=context.call_id,
+                        on_run=context.on_run,
                     )
                 )
             )
@@ -117,7 +118,14 @@ class SkillToolFactory:
 class SkillTools:
     """Registers, replaces and removes the tools of skills as the skills change."""
 
-    def __init__(self, registry: ToolRegistry, factory: SkillToolFactory, catalog: Catalog) -> None:
+    def __init__(
+        self,
+        registry: ToolRegistry,
+        factory: SkillToolFactory,
+        catalog: Catalog,
+        on_indexed: Callable[[Sequence[str]], None],
+    ) -> None:
+        self.skills_indexed = on_indexed
         self._registry = registry
         self._factory = factory
         self._catalog = catalog

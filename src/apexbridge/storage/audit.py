@@ -138,6 +138,8 @@ class AuditLog:
         self._refusals = float(REFUSALS_A_MINUTE)
         self._refused_at = 0.0
         self._omitted = 0
+        self.last_report: AuditReport | None = None
+        """The result of the last verification since the start."""
 
     async def open(self) -> None:
         """Open the file, compare its end with the main database, and add rows that a crash kept from the file."""
@@ -205,6 +207,19 @@ class AuditLog:
 
     async def verify(self) -> AuditReport:
         """Check every row and the end of the chain, and report the first row that is not as it was written."""
+        self.last_report = await self._verify()
+        return self.last_report
+
+    async def page(
+        self, *, page: int, limit: int, action: str | None = None, actor: str | None = None
+    ) -> tuple[list[dict[str, Any]], int]:
+        """Rows as `exported` has them, the newest first, and how many there are. Raises ServerError (NOT_READY)."""
+        try:
+            return await in_thread(_page, self._path, (page - 1) * limit, limit, action, actor)
+        except (OSError, sqlite3.Error) as error:
+            raise ServerError(f"The audit log cannot be read ({_reason(error)}).", code="NOT_READY") from error
+
+    async def _verify(self) -> AuditReport:
         async with self._lock:  # no row may be added between reading the head and taking the snapshot
             head = self._head
             try:
@@ -333,12 +348,32 @@ class AuditLog:
 def exported(path: Path) -> Iterator[dict[str, Any]]:
     """Every row as it is in the file, whether the log is intact or not. A server may use the file meanwhile."""
     with closing(_reader(path)) as connection:
-        for seq, act, prev, digest in connection.execute(_ROWS):
-            try:
-                fields = dict(json.loads(act))
-            except (ValueError, TypeError, RecursionError):
-                fields = {"act": str(act)}
-            yield {"seq": seq, **fields, "prev": prev, "hash": digest}
+        yield from map(_exported_row, connection.execute(_ROWS))
+
+
+def _page(
+    path: Path, offset: int, limit: int, action: str | None, actor: str | None
+) -> tuple[list[dict[str, Any]], int]:
+    filters = {"$.what": action, "$.who": actor}
+    used = {field: value for field, value in filters.items() if value is not None}
+    # A row that was damaged may not be JSON, for which json_extract fails.
+    match = "CASE WHEN json_valid(act) THEN json_extract(act, ?) = ? END"
+    source = f"FROM audit WHERE {' AND '.join(['TRUE', *[match] * len(used)])}"
+    values = [text for pair in used.items() for text in pair]
+    with closing(_reader(path)) as connection:
+        (total,) = connection.execute(f"SELECT count(*) {source}", values).fetchone()
+        query = f"SELECT seq, act, prev, hash {source} ORDER BY seq DESC LIMIT ? OFFSET ?"
+        rows = connection.execute(query, [*values, limit, offset])
+        return list(map(_exported_row, rows)), total
+
+
+def _exported_row(row: Sequence[Any]) -> dict[str, Any]:
+    seq, act, prev, digest = row
+    try:
+        fields = dict(json.loads(act))
+    except (ValueError, TypeError, RecursionError):
+        fields = {"act": str(act)}
+    return {"seq": seq, **fields, "prev": prev, "hash": digest}
 
 
 def masked(text: str) -> str:

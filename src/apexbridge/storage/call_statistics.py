@@ -5,13 +5,17 @@ import sqlite3
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+from apexbridge._time import now_ms
+from apexbridge.storage.call_days import count_call
 from apexbridge.storage.database import Database, WriteBehind
 
 FLUSH_SECONDS = 1.0
-_ADD = """INSERT INTO call_statistics VALUES (?, ?, ?, ?) ON CONFLICT (tool) DO UPDATE SET
+_ADD = """INSERT INTO call_statistics (tool, call_count, success_count, total_duration, last_called_at)
+          VALUES (?, ?, ?, ?, ?) ON CONFLICT (tool) DO UPDATE SET
           call_count = call_count + excluded.call_count,
           success_count = success_count + excluded.success_count,
-          total_duration = total_duration + excluded.total_duration"""
+          total_duration = total_duration + excluded.total_duration,
+          last_called_at = excluded.last_called_at"""
 _SELECT = "SELECT tool, call_count, success_count, total_duration FROM call_statistics"
 logger = logging.getLogger(__name__)
 
@@ -45,12 +49,18 @@ class CallStatisticsStore:
     def __init__(self, database: Database) -> None:
         self._database = database
 
-    async def record(self, tool: str, *, success: bool, duration_ms: int) -> None:
-        """Count one call that started."""
-        await self.add({tool: CallCounts(calls=1, successes=int(success), duration_ms=duration_ms)})
+    async def record(self, skill: str, *, success: bool, duration_ms: int) -> None:
+        """Count one call of a skill that started, in total and for this day."""
+
+        def job(connection: sqlite3.Connection) -> None:
+            connection.execute(_ADD, (skill, 1, int(success), duration_ms, now_ms()))
+            count_call(connection, skill, success=success, duration_ms=duration_ms)
+
+        await self._database.write(job)
 
     async def add(self, tallies: Mapping[str, CallCounts]) -> None:
-        rows = [(tool, counts.calls, counts.successes, counts.duration_ms) for tool, counts in tallies.items()]
+        now = now_ms()
+        rows = [(tool, counts.calls, counts.successes, counts.duration_ms, now) for tool, counts in tallies.items()]
         await self._database.write(lambda connection: connection.executemany(_ADD, rows))
 
     async def all(self) -> dict[str, CallCounts]:

@@ -7,6 +7,7 @@ from dataclasses import asdict, dataclass, replace
 from operator import attrgetter
 from typing import Literal
 
+from apexbridge._time import MS_PER_DAY
 from apexbridge.storage.database import Database
 
 ChatOutcome = Literal["answered", "failed", "cancelled"]
@@ -132,6 +133,15 @@ class ChatStore:
             return _sums(total), {model: _sums(sums) for model, *sums in rows}
 
         return await self._database.read(job)
+
+    async def sums_by_day(self, since: int, *, days_per_point: int = 1) -> dict[int, tuple[int, int, int]]:
+        """Prompt tokens, completion tokens and requests since a time, by the first day (since 1970) of each point."""
+        query = (
+            "SELECT ?1 / ?2 + (started_at - ?1) / ?2 / ?3 * ?3 AS point, sum(coalesce(prompt_tokens, 0)), "
+            "sum(coalesce(completion_tokens, 0)), count(*) FROM chats WHERE started_at >= ?1 GROUP BY point"
+        )
+        rows = await self._database.rows(query, since, MS_PER_DAY, days_per_point)
+        return {day: (prompt, completion, requests) for day, prompt, completion, requests in rows}
 
 
 def _with_unique_ids(connection: sqlite3.Connection, rows: Sequence[ChatRow]) -> list[ChatRow]:

@@ -6,7 +6,7 @@ import logging
 import re
 import secrets
 import sqlite3
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any, Literal, cast, get_args
@@ -58,8 +58,12 @@ class ApiKey:
 class KeyStore:
     """Keys in the database, and all of them in memory, so that requests do not wait for the disk."""
 
-    def __init__(self, database: Database, *, ballast: Ballast | None = None) -> None:
+    def __init__(
+        self, database: Database, *, ballast: Ballast | None = None, changed: Callable[[], None] = lambda: None
+    ) -> None:
+        """`changed` is called after a key was created or revoked."""
         self._database = database
+        self._changed = changed
         self._ballast = ballast
         self._unsaved: dict[str, int] = {}
         """Keys that were revoked while the database could not be written, with the time."""
@@ -89,6 +93,10 @@ class KeyStore:
         key = self._keys.get(form[1])
         is_right = hmac.compare_digest(_digest(form[2]), key.digest if key else _NO_DIGEST)
         return key if is_right else None
+
+    def get(self, identity: str) -> ApiKey | None:
+        """The key with this id, also if expired or revoked."""
+        return self._keys.get(identity)
 
     def name_of(self, identity: str) -> str | None:
         """The name of a key; None if there never was one with this id."""
@@ -149,6 +157,7 @@ class KeyStore:
         with storage_faults():
             await self._database.execute(insert, *values)
         self._keys[key.id] = key
+        self._changed()
         return key, f"{PREFIX}{identity}_{secret}"
 
     async def revoke(self, identity: str) -> ApiKey:
@@ -167,6 +176,7 @@ class KeyStore:
             now = now_ms()
             self._keys[identity] = key = replace(key, revoked_at=now)
             self._unsaved[identity] = now
+            self._changed()
         if identity in self._unsaved:
             try:
                 await self._save_revocations()

@@ -28,6 +28,14 @@ class PackageStore:
         rows = await self._database.rows(query, skill)
         return [PackageRow(kind=row[0], name=row[1], requirement=row[2]) for row in rows]
 
+    async def of_all(self) -> dict[str, list[PackageRow]]:
+        """The packages of all skills that have any."""
+        found: dict[str, list[PackageRow]] = {}
+        query = "SELECT skill, kind, name, requirement FROM skill_packages"
+        for skill, kind, name, requirement in await self._database.rows(query):
+            found.setdefault(skill, []).append(PackageRow(kind=kind, name=name, requirement=requirement))
+        return found
+
     async def change(self, skill: str, *, add: Sequence[PackageRow], remove: Sequence[tuple[str, str]]) -> None:
         """Remove packages, by kind and name, and add others, which replace those of the same name; all or nothing."""
 

@@ -9,8 +9,12 @@ from apexbridge.storage.database import Database
 
 RunState = Literal["pending", "running", "completed", "error"]
 ROW_BYTES = 512
-_SUMMARY = "id, skill, script, content_hash, caller, state, status, created_at, started_at, ended_at, input_digest"
+_SUMMARY = (
+    "id, skill, script, content_hash, caller, state, status, created_at, started_at, ended_at, input_digest,"
+    " origin, origin_id, duration_ms, error_code, exit_code, file_count"
+)
 _COLUMNS = f"{_SUMMARY}, input, result"
+_CONDITIONS = {"since": "created_at >= ?", "until": "created_at < ?"}
 _NAMES = _COLUMNS.split(", ")
 _values = attrgetter(*_NAMES)
 _PUT = f"INSERT OR REPLACE INTO runs ({_COLUMNS}) VALUES ({', '.join('?' * len(_NAMES))})"  # noqa: S608
@@ -32,6 +36,13 @@ class RunRow:
     started_at: int | None = None
     ended_at: int | None = None
     input_digest: str
+    origin: str | None = None
+    """What started it: `api`, `tool`, `chat` or `mcp`; None if it is not known."""
+    origin_id: str | None = None
+    duration_ms: int | None = None
+    error_code: str | None = None
+    exit_code: int | None = None
+    file_count: int = 0
     input: str | None = None
     result: str | None = None
     """The result as JSON, without the output that is stored in files."""
@@ -49,6 +60,11 @@ class RunFilter:
     status: str | None = None
     caller: str | None = None
     """Only runs of this caller; None for all."""
+    origin: str | None = None
+    since: int | None = None
+    """Only runs that were created at this time in milliseconds or later."""
+    until: int | None = None
+    """Only runs that were created before this time."""
 
 
 class RunStore:
@@ -81,9 +97,9 @@ class RunStore:
         self, filter: RunFilter, *, besides: Sequence[str] = (), offset: int, limit: int
     ) -> tuple[list[RunRow], int]:
         """The newest first without inputs and results, and the total; `besides` are left out."""
-        used = {column: value for column, value in asdict(filter).items() if value is not None}
+        used = {name: value for name, value in asdict(filter).items() if value is not None}
         not_besides = f"id NOT IN ({', '.join('?' * len(besides))})"
-        where = " AND ".join([*(f"{column} = ?" for column in used), not_besides])
+        where = " AND ".join([*(_CONDITIONS.get(name, f"{name} = ?") for name in used), not_besides])
         rows, total = await self._database.page(
             f"{_SUMMARY}, NULL, NULL",
             f"runs WHERE {where}",

@@ -75,7 +75,7 @@ class Allowance:
         if id in NEVER_LIMITED or self._names(id):
             return True
         skill = input.get("name") if id == RUN_SKILL else None
-        if isinstance(skill, str) and self._names(skill_tool_id(skill)):
+        if isinstance(skill, str) and (self._names(skill_tool_id(skill)) or self._names(skill)):
             return True
         is_own = id in (RUN_CODE, skill_tool_id(self.skill)) or skill == self.skill
         return is_own and self.runs_own_scripts

@@ -5,11 +5,11 @@ import hashlib
 import json
 import secrets
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
-from typing import Any, Literal, Protocol
+from typing import Any, Literal, NamedTuple, Protocol
 
-from apexbridge._tasks import run_to_completion
+from apexbridge._tasks import in_thread, run_to_completion
 from apexbridge._time import now_ms
 from apexbridge.errors import ApexBridgeError, RequestError, SkillError, ToolError
 from apexbridge.tools.callview import summary_of, whole_of
@@ -28,7 +28,13 @@ MAX_REQUESTS_OF_CALLER = 20
 """Requests of one caller that may wait for a decision at a time; further ones do not wait."""
 MAX_REQUESTS_WITHOUT_KEY = 200
 """The same limit for all callers without a key together: they can be many people behind one proxy."""
-ApprovalState = Literal["waiting", "approved", "denied", "used"]
+MAX_CALLS_OF_CALLER = 32 * 1024 * 1024
+"""Characters of the calls of a caller's pending approvals; beyond that its oldest are dropped."""
+MAX_CALLS = 128 * 1024 * 1024
+"""The same for all callers together; beyond that the oldest are dropped of those who have the most."""
+ApprovalState = Literal["waiting", "approved", "denied", "used", "expired"]
+"""`expired` is shown, but not stored: such an approval was not decided in time."""
+ListedState = Literal["waiting", "approved", "denied", "used", "expired", "all"]
 
 
 class Approval(WireModel):
@@ -47,34 +53,61 @@ class Approval(WireModel):
     created_at: int
     expires_at: int
     state: ApprovalState = "waiting"
+    decided_at: int | None
+    decided_by: str | None
+    """The API key of who decided it; empty for callers without a key, None if it is not decided."""
 
 
 class ApprovalDetail(Approval):
     """An approval with the whole call."""
 
     call: str
-    """The call as JSON, up to 64 KB in full; empty once it is decided."""
+    """The call as JSON; empty once it is decided or expired, unless inputs are recorded."""
+    call_truncated: bool
+    """Whether the call was too long to be stored in full."""
+
+
+class Limit(NamedTuple):
+    """Of pending approvals."""
+
+    approvals: int
+    characters: int
+    """Of their calls."""
 
 
 class ApprovalStore(Protocol):
     """Stores approvals; see `SqliteApprovals`."""
 
-    async def put(self, approval: dict[str, Any], *, call: str, own: int, total: int) -> Sequence[str]: ...
+    async def put(
+        self, approval: dict[str, Any], *, call: str, is_truncated: bool, own: Limit, total: Limit
+    ) -> Sequence[str]: ...
     async def get(self, id: str) -> dict[str, Any] | None: ...
+    async def call_of(self, id: str) -> tuple[str, bool] | None: ...
     async def latest(self, digest: str, state: ApprovalState, *, now: int) -> dict[str, Any] | None: ...
     async def waiting(self, *, now: int) -> Sequence[dict[str, Any]]: ...
-    async def decide(self, id: str, *, state: str, now: int) -> bool: ...
+    async def page(self, state: ListedState, *, now: int, offset: int, limit: int) -> Sequence[dict[str, Any]]: ...
+    async def decide(self, id: str, *, state: str, by: str, now: int) -> bool: ...
     async def use(self, id: str, *, admission: str, now: int) -> bool: ...
     async def release(self, id: str, *, admission: str) -> bool: ...
     async def forget(self, tool: str) -> Sequence[str]: ...
 
 
+class ApprovalListener(Protocol):
+    """Is notified of every approval that is requested, decided, used, or removed."""
+
+    def approval_changed(self, approval: Approval) -> None: ...
+    def approvals_removed(self, ids: Sequence[str]) -> None: ...
+
+
 class ApprovalUse:
     """The use of an approval by one call. Only this use can release the approval again."""
 
-    def __init__(self, store: ApprovalStore, approval: str) -> None:
+    def __init__(
+        self, store: ApprovalStore, approval: str, changed: Callable[[ApprovalState], object] = lambda state: None
+    ) -> None:
         self.approval = approval
         self._store = store
+        self._changed = changed
         self._token: str | None = secrets.token_hex(16)
 
     async def take(self) -> bool:
@@ -82,17 +115,24 @@ class ApprovalUse:
         assert self._token is not None  # noqa: S101  # take precedes release and use_up
         using = asyncio.ensure_future(self._store.use(self.approval, admission=self._token, now=now_ms()))
         try:
-            return await run_to_completion(using)
+            is_taken = await run_to_completion(using)
         except asyncio.CancelledError:
             if using.result():
                 await self.release()
             raise
+        if is_taken:
+            self._changed("used")
+        return is_taken
 
     async def release(self) -> None:
         """Make the approval valid again, because the call never began. Works once, also during a cancellation."""
         token, self._token = self._token, None
         if token is not None:
-            await run_to_completion(self._store.release(self.approval, admission=token))
+            await run_to_completion(self._release(token))
+
+    async def _release(self, token: str) -> None:
+        if await self._store.release(self.approval, admission=token):
+            self._changed("approved")
 
     def use_up(self) -> None:
         """Leave the approval used, because the call has begun."""
@@ -102,8 +142,9 @@ class ApprovalUse:
 class Approvals:
     """Requests approvals for dangerous calls, and accepts the decisions."""
 
-    def __init__(self, store: ApprovalStore, *, enabled: bool = True) -> None:
+    def __init__(self, store: ApprovalStore, *, enabled: bool = True, listener: ApprovalListener | None = None) -> None:
         self._store = store
+        self._listener = listener
         self._enabled = enabled
         self._listeners: dict[str, set[asyncio.Event]] = {}
         """Requests that wait for a decision, by the approval's id."""
@@ -131,11 +172,12 @@ class Approvals:
         digest = _digest(tool, call, caller)
         if approval is None:
             raise await self._request(tool, call, caller, digest)
-        if (await self.get(approval)).digest != digest:
+        known = await self.get(approval)
+        if known.digest != digest:
             raise _invalid(
                 "it was given for another call, other files, another caller, or before the tool changed", tool
             )
-        use = ApprovalUse(self._store, approval)
+        use = ApprovalUse(self._store, approval, lambda state: self._notify(known.model_copy(update={"state": state})))
         if not await use.take():
             raise _invalid(_why_unusable(await self.get(approval)), tool)
         return use
@@ -146,7 +188,9 @@ class Approvals:
 
     async def detail(self, id: str) -> ApprovalDetail:
         """An approval with the whole call. Raises RequestError (APPROVAL_NOT_FOUND)."""
-        return ApprovalDetail(**await self._row(id))
+        row = _shown(await self._row(id))
+        call, is_truncated = await self._store.call_of(id) or ("", False)
+        return ApprovalDetail(**row, call=call, call_truncated=is_truncated)
 
     async def _row(self, id: str) -> dict[str, Any]:
         row = await self._store.get(id)
@@ -165,6 +209,11 @@ class Approvals:
     async def waiting(self) -> list[Approval]:
         """Pending approvals, oldest first."""
         return [Approval(**row) for row in await self._store.waiting(now=now_ms())]
+
+    async def page(self, state: ListedState, *, page: int, limit: int) -> list[Approval]:
+        """Approvals in a state, newest first."""
+        rows = await self._store.page(state, now=now_ms(), offset=(page - 1) * limit, limit=limit)
+        return [Approval(**_shown(row)) for row in rows]
 
     async def answer_to(self, id: str, *, seconds: float) -> Approval:
         """Wait until an approval is decided, dropped or expired, or the time is up; returns its current state.
@@ -209,23 +258,34 @@ class Approvals:
             for decided in self._listeners.get(id, ()):
                 decided.set()
 
-    async def decide(self, id: str, *, approve: bool) -> Approval:
-        """Approve or deny a pending approval.
+    async def decide(self, id: str, *, approve: bool, by: str = "") -> Approval:
+        """Approve or deny a pending approval. `by` is the API key of who decides; empty without one.
 
         Raises RequestError (APPROVAL_NOT_FOUND); ToolError (APPROVAL_INVALID) if it was decided already or has expired.
         """
         approval = await self.get(id)
         state: ApprovalState = "approved" if approve else "denied"
-        is_decided = await self._store.decide(id, state=state, now=now_ms())
+        now = now_ms()
+        is_decided = await self._store.decide(id, state=state, by=by, now=now)
         self._wake(id)
         if not is_decided:
             reason = _why_unusable(await self.get(id))
             raise ToolError(f"This approval cannot be decided: {reason}", code="APPROVAL_INVALID")
-        return approval.model_copy(update={"state": state})
+        return self._notify(approval.model_copy(update={"state": state, "decided_at": now, "decided_by": by}))
+
+    def _notify(self, approval: Approval) -> Approval:
+        if self._listener is not None:
+            self._listener.approval_changed(approval)
+        return approval
 
     async def forget(self, tool: str) -> None:
-        """Delete all approvals for a tool that was removed."""
-        self._wake(*await self._store.forget(tool))
+        """Delete the approvals for a removed tool that are pending or can be used."""
+        self._drop(await self._store.forget(tool))
+
+    def _drop(self, ids: Sequence[str]) -> None:
+        self._wake(*ids)
+        if self._listener is not None and ids:
+            self._listener.approvals_removed(ids)
 
     async def _request(self, tool: Tool, call: Mapping[str, Any], caller: str, digest: str) -> ApexBridgeError:
         now, name = now_ms(), tool.id.removeprefix(SKILL_PREFIX)
@@ -241,10 +301,20 @@ class Approvals:
                 caller=caller,
                 created_at=now,
                 expires_at=now + LIFETIME_MS,
+                decided_at=None,
+                decided_by=None,
             )
             row = new.model_dump(by_alias=False)
-            dropped = await self._store.put(row, call=whole_of(call), own=MAX_WAITING_OF_CALLER, total=MAX_WAITING)
-            self._wake(*dropped)
+            whole, is_truncated = await in_thread(whole_of, call)
+            dropped = await self._store.put(
+                row,
+                call=whole,
+                is_truncated=is_truncated,
+                own=Limit(MAX_WAITING_OF_CALLER, MAX_CALLS_OF_CALLER),
+                total=Limit(MAX_WAITING, MAX_CALLS),
+            )
+            self._drop(dropped)
+            self._notify(new)
         return _refusal(
             tool,
             f"{name} is marked dangerous and needs approval: {row['confirm']}",
@@ -254,6 +324,11 @@ class Approvals:
             summary=row["summary"],
             expiresAt=row["expires_at"],
         )
+
+
+def _shown(row: dict[str, Any]) -> dict[str, Any]:
+    is_expired = row["state"] == "waiting" and row["expires_at"] <= now_ms()
+    return row | {"state": "expired"} if is_expired else row
 
 
 def _digest(tool: Tool, call: Mapping[str, Any], caller: str) -> str:

@@ -13,8 +13,11 @@ from typing import Any
 
 SUMMARY_CHARACTERS = 5_000
 """Approximate length of a summary: one value and the marks may exceed it."""
-STORED_CHARACTERS = 64 * 1024
-"""A call up to this size is stored in full."""
+STORED_CHARACTERS = 24 * 1024 * 1024
+"""A call up to this size is stored in full. A request has up to 8 MB, and escapes make invisible characters of UTF-8 up
+to three times as long."""
+CUT_CHARACTERS = 64 * 1024
+"""Approximate length of a larger one."""
 MAX_DEPTH = 20
 _SHARES = {"script": 0.1, "timeout": 0.02, "args": 0.2, "files": 0.3}
 """Shares of the length, in the order in which the values are shown; the input comes last."""
@@ -26,12 +29,12 @@ def summary_of(call: Mapping[str, Any]) -> str:
     return _sections(call, SUMMARY_CHARACTERS, text=240, items=25, digits=16)
 
 
-def whole_of(call: Mapping[str, Any]) -> str:
-    """The call as JSON; if it is too long, without the middle of long values."""
+def whole_of(call: Mapping[str, Any]) -> tuple[str, bool]:
+    """The call as JSON, and whether it is too long and lacks the middle of long values."""
     plain = json.dumps({key: call[key] for key in _ordered(call)}, ensure_ascii=False, default=str)
     if len(plain) <= STORED_CHARACTERS and len(text := _escaped(plain)) <= STORED_CHARACTERS:
-        return text
-    return _sections(call, STORED_CHARACTERS, text=8_192, items=500, digits=64)
+        return text, False
+    return _sections(call, CUT_CHARACTERS, text=8_192, items=500, digits=64), True
 
 
 def _sections(call: Mapping[str, Any], characters: int, **limits: int) -> str:
@@ -106,4 +109,4 @@ def _json(value: Any) -> str:
 def _escaped(text: str) -> str:
     if text.isprintable():
         return text
-    return "".join(letter if letter.isprintable() else json.dumps(letter)[1:-1] for letter in text)
+    return text.translate({ord(letter): json.dumps(letter)[1:-1] for letter in set(text) if not letter.isprintable()})

@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Protocol, TypeVar
+from typing import Any, Literal, Protocol, TypeVar
 
 from apexbridge.errors import InvalidInputError
 from apexbridge.tools.allowance import Allowance
@@ -15,6 +15,17 @@ from apexbridge.tools.allowance import Allowance
 LOOP_CALLS = 3
 REMEMBERED_CONVERSATIONS = 1_000
 T = TypeVar("T")
+OriginKind = Literal["api", "tool", "chat", "mcp"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Origin:
+    """What calls come from, for the records of runs."""
+
+    kind: OriginKind = "api"
+    """A direct call of a skill, a call of a tool, a chat, or an MCP client."""
+    id: str | None = None
+    """The id of the chat's record, or of the conversation of tool calls."""
 
 
 class ConversationWorkspace(Protocol):
@@ -80,6 +91,7 @@ class Conversation:
     loop: LoopWatch = field(default_factory=LoopWatch)
     workspace: ConversationWorkspace | None = None
     """None: file tools use the caller's own folder, and each run has a workspace of its own."""
+    origin: Origin = Origin()
     tainted: bool = False
     """Whether the conversation contains untrusted text, such as a skill's output. From then on dangerous calls need
     approval, even if the operator disabled it."""
@@ -94,9 +106,9 @@ class Conversations:
     def get(self, id: str | None, *, caller: str = "") -> Conversation:
         """The conversation with that id; a new one without an id, for a single call."""
         if id is None:
-            return Conversation(caller=caller)
+            return Conversation(caller=caller, origin=Origin(kind="tool"))
         watch = self._watches.setdefault((caller, id), LoopWatch())
         self._watches.move_to_end((caller, id))
         if len(self._watches) > REMEMBERED_CONVERSATIONS:
             self._watches.popitem(last=False)
-        return Conversation(id=id, caller=caller, loop=watch)
+        return Conversation(id=id, caller=caller, loop=watch, origin=Origin(kind="tool", id=id))

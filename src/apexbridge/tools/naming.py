@@ -7,6 +7,8 @@ from collections.abc import Iterable
 MAX_CHARACTERS = 64
 HASH_CHARACTERS = 8
 SKILL_PREFIX = "skill:"
+MCP_CATEGORY = "mcp"
+"""Category of the tools of MCP servers. Models call these by their ids, which are valid names."""
 SKILL_IDENTIFIER = "The skill's identifier"
 """Description of the `name` that every skill tool takes in addition to the skill's own parameters."""
 _OWN_NAMES = {"vector-search": "search_skills", "read-skill": "load_skill"}
@@ -30,8 +32,17 @@ def wire_name(id: str) -> str:
 
 
 def _hashed(name: str, id: str) -> str:
-    digest = hashlib.sha256(id.encode()).hexdigest()[:HASH_CHARACTERS]
+    digest = hashlib.sha256(id.encode("utf-8", "surrogatepass")).hexdigest()[:HASH_CHARACTERS]
     return f"{name[: MAX_CHARACTERS - HASH_CHARACTERS - 1]}_{digest}"
+
+
+def is_wire_name(name: str) -> bool:
+    return 0 < len(name) <= MAX_CHARACTERS and _FORBIDDEN.search(name) is None
+
+
+def shortened(name: str) -> str:
+    """A client's name of its own tool, as upstreams accept it."""
+    return name if is_wire_name(name) else _hashed(_FORBIDDEN.sub("_", name), name)
 
 
 class WireNames:

@@ -2,7 +2,7 @@
 
 import uuid
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from typing import Any
@@ -15,7 +15,7 @@ from apexbridge.tools.conversation import Conversation, OpenWorkspace, no_worksp
 from apexbridge.tools.executor import Counter as CallCounter
 from apexbridge.tools.executor import ToolExecutor
 from apexbridge.tools.naming import SKILL_PREFIX
-from apexbridge.tools.tool import Progress, Tool, ToolContext, ToolResult, ignore_progress
+from apexbridge.tools.tool import OnRun, Progress, Tool, ToolContext, ToolResult, ignore_progress, ignore_run
 from apexbridge.wire import WireModel
 
 TOOL_THREADS = 32
@@ -49,6 +49,7 @@ class ToolRegistry:
         """Increases with each change, so that data derived from the tools can be cached."""
         self.threads = ThreadPoolExecutor(TOOL_THREADS, thread_name_prefix="tool")
         """For tools that block, so that they cannot use up the server's own threads."""
+        self._listeners: dict[object, Callable[[str], None]] = {}
         self._open_workspace = open_workspace
         self.executor = ToolExecutor(self, CallHistory(history), approvals=approvals, counter=counter)
 
@@ -58,14 +59,15 @@ class ToolRegistry:
         if tool.id in self._tools:
             raise InvalidInputError(f"There is a tool {tool.id} already; update it, or unregister it first")
         self._tools[tool.id] = tool
-        self.version += 1
+        self._note_change(tool.id)
         return tool
 
     def unregister(self, id: str) -> bool:
         """Remove a tool; False if missing."""
         self._disabled.discard(id)
-        self.version += 1
-        return self._tools.pop(id, None) is not None
+        is_removed = self._tools.pop(id, None) is not None
+        self._note_change(id)
+        return is_removed
 
     def update(self, id: str, tool: Tool | None = None, /, **changes: Any) -> Tool:
         """Replace a tool, or change some of its fields; it stays enabled or disabled.
@@ -82,7 +84,7 @@ class ToolRegistry:
         if updated.id != id:
             raise InvalidInputError(f"{id} cannot become {updated.id}: an id stays")
         self._tools[id] = updated
-        self.version += 1
+        self._note_change(id)
         return updated
 
     def put(self, tool: Tool, *, enabled: bool = True) -> None:
@@ -94,13 +96,27 @@ class ToolRegistry:
         """Enable a tool."""
         self.get(id)
         self._disabled.discard(id)
-        self.version += 1
+        self._note_change(id)
 
     def disable(self, id: str) -> None:
         """Disable a tool: it stays registered and cannot be called."""
         self.get(id)
         self._disabled.add(id)
+        self._note_change(id)
+
+    def subscribe(self, listener: Callable[[str], None]) -> Callable[[], None]:
+        """Call `listener` with the id of each tool that is added, changed, switched or removed.
+
+        It must be quick and must not raise. Returns a function that ends the subscription.
+        """
+        token = object()
+        self._listeners[token] = listener
+        return lambda: self._listeners.pop(token, None) and None
+
+    def _note_change(self, id: str) -> None:
         self.version += 1
+        for listener in tuple(self._listeners.values()):
+            listener(id)
 
     # --------------------------------------------------------------------------------------------------- finding
     def get(self, id: str) -> Tool:
@@ -166,6 +182,7 @@ class ToolRegistry:
         message_id: str | None = None,
         approval: str | None = None,
         progress: Progress = ignore_progress,
+        on_run: OnRun = ignore_run,
     ) -> ToolResult:
         """Call a tool. The id of a `workspace` replaces the one of the conversation.
 
@@ -188,6 +205,7 @@ class ToolRegistry:
             message_id=message_id,
             approval=approval,
             progress=progress,
+            on_run=on_run,
         )
         return await self.executor.execute(id, context)
 

@@ -25,6 +25,8 @@ RESERVED_IDS = frozenset({"stats"})
 MAX_DESCRIPTION_CHARACTERS = 4096
 Progress = Callable[[str, float | None], None]
 """Receives the progress of a call: a message, and a fraction from 0 to 1 if known."""
+OnRun = Callable[[str], None]
+"""Receives the id of a run that a call has started."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -34,7 +36,7 @@ class ToolMetadata:
     __pydantic_config__ = ConfigDict(extra="forbid")
 
     category: str = "custom"
-    """`builtin`, `skill`, or a category that the tool's author chose."""
+    """`builtin`, `skill`, `mcp`, or a category that the tool's author chose."""
     permissions: tuple[str, ...] = ()
     timeout: Annotated[int, Field(gt=0)] | None = None
     """Milliseconds that a call may take; None leaves it to the tool."""
@@ -87,6 +89,10 @@ def ignore_progress(message: str, share: float | None = None) -> None:
     pass
 
 
+def ignore_run(id: str) -> None:
+    pass
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ToolContext:
     """The call that a tool runs for."""
@@ -102,6 +108,8 @@ class ToolContext:
     """An approval that came with the call, for calls that the tool makes."""
     progress: Progress = ignore_progress
     """Callback for the tool's progress."""
+    on_run: OnRun = ignore_run
+    """Callback for the run that the call starts."""
     cancelled: asyncio.Event = field(default_factory=asyncio.Event)
     """Set when the result is no longer needed; for work in a thread, which cannot be interrupted."""
 

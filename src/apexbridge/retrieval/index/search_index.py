@@ -1,7 +1,8 @@
-"""The search index: skills and past use in memory, with a durable copy in LanceDB."""
+"""The search index: skills, tools and past use in memory, with a durable copy in LanceDB."""
 
 import asyncio
 import logging
+import threading
 from collections import OrderedDict
 from collections.abc import AsyncIterator, Callable, Collection, Mapping, Sequence
 from contextlib import asynccontextmanager, suppress
@@ -12,12 +13,13 @@ import numpy as np
 
 from apexbridge._tasks import run_to_completion
 from apexbridge._time import MS_PER_DAY, now_ms
-from apexbridge.retrieval.documents import Document
+from apexbridge.retrieval.documents import Document, kind_of
 from apexbridge.retrieval.embedders.embedder import Embedder
 from apexbridge.retrieval.embedders.model import EmbeddingError, Floats
 from apexbridge.retrieval.index.lance_store import Contents, LanceStore, StoreError
 from apexbridge.retrieval.index.vector_index import VectorIndex
 from apexbridge.retrieval.index.writer import Changes, IndexWriter
+from apexbridge.retrieval.kinds import Kind
 from apexbridge.retrieval.usage import UsageMemory, UsagePair
 
 STORE = "skills.lance"
@@ -35,7 +37,11 @@ class SearchIndex:
     """
 
     def __init__(self, data_dir: Path, embedder: Embedder, *, usage_days: int) -> None:
-        self.memory = VectorIndex(embedder.dimensions_by_model)
+        lock = threading.Lock()
+        self.memory = VectorIndex(embedder.dimensions_by_model, lock=lock)
+        """The skills."""
+        self.tools = VectorIndex(embedder.dimensions_by_model, lock=lock)
+        """The tools. They are ranked apart, so that they do not change how skills are ranked."""
         self.usage = UsageMemory()
         self.unavailable: str | None = None
         """Why the store cannot be opened. Nothing is embedded then, and search compares words only."""
@@ -73,18 +79,29 @@ class SearchIndex:
                 await run_to_completion(self._load())
 
     @property
+    def version(self) -> int:
+        """Grows with every change."""
+        return self.memory.version + self.tools.version
+
+    def __contains__(self, key: str) -> bool:
+        return key in self._memory_of(key)
+
+    def _memory_of(self, key: str) -> VectorIndex:
+        return self.tools if kind_of(key) == "tool" else self.memory
+
+    @property
     def is_empty(self) -> bool:
         """Whether there is nothing to load."""
         return not self.is_loaded and not self._store.exists()
 
     async def put(self, documents: Sequence[Document], vectors: Sequence[Floats | None]) -> None:
-        """Add or replace skills. One without a vector is found by its words only, and is not stored."""
+        """Add or replace skills and tools. One without a vector is found by its words only, and is not stored."""
         skills = list(zip(documents, vectors, strict=True))
 
         def change() -> tuple[None, Changes]:
-            self.memory.reshape(self._embedder.dimensions_by_model)
+            self._reshape()
             for document, vector in skills:
-                self.memory.put(document, vector)
+                self._memory_of(document.name).put(document, vector)
             return None, Changes(
                 skills={
                     document.name: (document, vector) if vector is not None else None for document, vector in skills
@@ -95,14 +112,17 @@ class SearchIndex:
 
     async def remove(self, names: Collection[str]) -> list[str]:
         def change() -> tuple[list[str], Changes]:
-            return self.memory.drop(names), self._removal(names)
+            return [*self.memory.drop(names), *self.tools.drop(names)], self._removal(names)
 
         return await self._change(change)
 
-    async def retain(self, names: Collection[str]) -> list[str]:
+    async def retain(self, names: Collection[str], *, kind: Kind = "skill") -> list[str]:
+        """Remove all others of this kind."""
+
         def change() -> tuple[list[str], Changes]:
-            removed = self.memory.retain(names)
-            return removed, self._removal({*removed, *self.usage.skills()} - set(names))
+            removed = (self.tools if kind == "tool" else self.memory).retain(names)
+            used = {key for key in self.usage.skills() if kind_of(key) == kind}
+            return removed, self._removal({*removed, *used} - set(names))
 
         return await self._change(change)
 
@@ -114,7 +134,7 @@ class SearchIndex:
         """Remember that a request was answered by a skill; False if the skill or the chat is gone."""
 
         def change() -> tuple[bool, Changes]:
-            if skill not in self.memory or chat in self._ignored_chats:
+            if skill not in self or chat in self._ignored_chats:
                 return False, Changes()
             self.memory.version += 1
             pair, evicted = self.usage.teach(skill, vector, caller=caller, chat=chat)
@@ -146,13 +166,15 @@ class SearchIndex:
 
         def missing() -> list[str]:
             with self.memory.locked():
-                without_vector = set(self.memory.without_vector()) if self.unavailable is None else set()
+                without_vector = (
+                    {*self.memory.without_vector(), *self.tools.without_vector()} if self.unavailable is None else set()
+                )
                 return [
                     name
                     for name, version in versions.items()
                     if name in without_vector
-                    or (slot := self.memory.slot(name)) is None
-                    or self.memory.documents[slot].version != version
+                    or (slot := self._memory_of(name).slot(name)) is None
+                    or self._memory_of(name).documents[slot].version != version
                 ]
 
         return await asyncio.to_thread(missing)
@@ -178,8 +200,9 @@ class SearchIndex:
         with self.memory.locked():
             return Contents(
                 skills=[
-                    (self.memory.documents[slot], self.memory.vector(int(slot)))
-                    for slot in np.flatnonzero(self.memory.has_vector)
+                    (memory.documents[slot], memory.vector(int(slot)))
+                    for memory in (self.memory, self.tools)
+                    for slot in np.flatnonzero(memory.has_vector)
                 ],
                 pairs=self.usage.pairs(),
             )
@@ -206,16 +229,22 @@ class SearchIndex:
             self.unavailable = self._quarantine(error)
             signature = self._store.signature()
         with self.memory.locked():
-            self.memory.reshape(self._embedder.dimensions_by_model)
-            self.memory.retain([document.name for document, _ in contents.skills])
+            self._reshape()
+            names = {document.name for document, _ in contents.skills}
+            self.memory.retain(names)
+            self.tools.retain(names)
             self.usage.forget(lambda _: True)
             for document, vector in contents.skills:
-                self.memory.put(document, vector)
+                self._memory_of(document.name).put(document, vector)
             for pair, vector in contents.pairs:
                 self.usage.restore(pair, vector)
             expired = self.usage.forget(self.is_expired)
         self._loaded_signature = signature
         return bool(expired) or contents.has_pairs_of_other_models
+
+    def _reshape(self) -> None:
+        self.memory.reshape(self._embedder.dimensions_by_model)
+        self.tools.reshape(self._embedder.dimensions_by_model)
 
     def _read(self, signature: str) -> Contents:
         """What the store has for the model in use."""

@@ -25,7 +25,8 @@ SHORT_TOKENS, LONG_TOKENS = 14.0, 22.0
 class VectorIndex:
     """Readers and writers hold its lock, so that no reader sees a partial change."""
 
-    def __init__(self, dimensions: Sequence[int]) -> None:
+    def __init__(self, dimensions: Sequence[int], *, lock: "threading.Lock | None" = None) -> None:
+        """Two indexes with the same `lock` change together."""
         self.dimensions = tuple(dimensions)
         """Vector length of each model."""
         self.documents: list[Document] = []
@@ -35,7 +36,7 @@ class VectorIndex:
         self._slots: dict[str, int] = {}
         self._matrices = [np.zeros((FIRST_CAPACITY, size), np.float32) for size in self.dimensions]
         self._has_vector = np.zeros(FIRST_CAPACITY, np.bool_)
-        self._lock = threading.Lock()
+        self._lock = lock or threading.Lock()
 
     @contextmanager
     def locked(self) -> Iterator["VectorIndex"]:
@@ -81,6 +82,17 @@ class VectorIndex:
             matrix[slot] = 0.0 if vector is None else vector[start : start + size]
             start += size
         self.version += 1
+
+    def with_document(self, document: Document, vector: Floats | None) -> "VectorIndex":
+        """A copy in which one document is replaced or added. The caller holds the lock of this one, not of the copy."""
+        copy = VectorIndex(self.dimensions)
+        copy.documents = list(self.documents)
+        copy.keywords = self.keywords.copy()
+        copy._slots = dict(self._slots)
+        copy._matrices = [matrix.copy() for matrix in self._matrices]
+        copy._has_vector = self._has_vector.copy()
+        copy.put(document, vector)
+        return copy
 
     def reshape(self, dimensions: Sequence[int]) -> None:
         """Change the length of vectors; vectors of another length are dropped."""
@@ -137,6 +149,13 @@ class KeywordIndex:
         self._slots: NDArray[np.int64] = np.zeros(0, np.int64)
         self._weights: Floats = np.zeros(0, np.float32)
         self._rarity: Floats = np.zeros(0, np.float32)
+
+    def copy(self) -> "KeywordIndex":
+        """A copy that can be changed; its postings are built again at its first query."""
+        copy = KeywordIndex()
+        copy._vocabulary = dict(self._vocabulary)
+        copy._terms, copy._counts = list(self._terms), list(self._counts)
+        return copy
 
     def put(self, slot: int, tokens: Iterable[str]) -> None:
         counted = Counter(tokens)

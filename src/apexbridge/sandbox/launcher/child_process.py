@@ -60,12 +60,15 @@ def drop_privileges(descriptors: Mapping[int, int], *, uid: int | None) -> None:
     for number, descriptor in moved.items():
         os.dup2(descriptor, number, inheritable=True)
     close_descriptors_except(descriptors)
+    launcher = os.getppid()
     if uid is not None:
         os.setgroups([])
         os.setresgid(uid, uid, uid)
         os.setresuid(uid, uid, uid)
     syscalls.prctl(syscalls.PR_SET_NO_NEW_PRIVS, 1)
     syscalls.prctl(syscalls.PR_SET_PDEATHSIG, signal.SIGKILL)  # last: changing the user resets it
+    if os.getppid() != launcher:  # it died meanwhile, without a signal
+        os._exit(1)
 
 
 def close_descriptors_except(numbers: Iterable[int]) -> None:

@@ -128,21 +128,25 @@ class Use:
     line: int
 
 
-def detect(folder: Path) -> list[Use]:
-    """Everything outside the standard libraries that the skill uses; each once, scripts before Markdown files."""
-    return _Detector(folder).detect()
+def detect(folder: Path, *, max_file_bytes: int = MAX_FILE_BYTES) -> list[Use]:
+    """Everything outside the standard libraries that the skill uses; each once, scripts before Markdown files.
+
+    Files larger than `max_file_bytes` are skipped.
+    """
+    return _Detector(folder, max_file_bytes).detect()
 
 
 class _Detector:
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, max_file_bytes: int) -> None:
         self._folder = folder
+        self._max_file_bytes = max_file_bytes
         self._own: frozenset[str] = frozenset()
         self._path = ""
         self._found: dict[tuple[Kind, str], Use] = {}
 
     def detect(self) -> list[Use]:
         try:
-            paths = [file.path for file in scan_folder(self._folder).files if file.size <= MAX_FILE_BYTES]
+            paths = [file.path for file in scan_folder(self._folder).files if file.size <= self._max_file_bytes]
         except (FolderTooLargeError, OSError):
             return []
         self._own = frozenset(
@@ -164,7 +168,7 @@ class _Detector:
     def _text_of(self, path: str) -> str:
         try:
             with open_file_beneath(self._folder, path) as file:
-                data = file.read(MAX_FILE_BYTES)
+                data = file.read(self._max_file_bytes)
         except OSError:
             return ""
         return data.decode("utf-8-sig", "replace").replace("\r\n", "\n").replace("\r", "\n")

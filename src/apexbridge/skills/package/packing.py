@@ -1,4 +1,8 @@
-"""Packs folders as ZIP archives, for install and export."""
+"""Packs folders as ZIP archives, for install, export and discovery.
+
+The same files give the same bytes: entries are sorted, with a fixed date, system and mode. Only another version of zlib
+compresses differently.
+"""
 
 import io
 import os
@@ -34,10 +38,18 @@ _DATE = (1980, 1, 1, 0, 0, 0)
 _SKIPPED_FILES = {*OWN_FILES, ".DS_Store", "Thumbs.db"}
 
 
-def pack_folder(folder: Path, target: IO[bytes], *, name: str | None = None, keep_everything: bool = False) -> None:
+def pack_folder(
+    folder: Path,
+    target: IO[bytes],
+    *,
+    name: str | None = None,
+    keep_everything: bool = False,
+    is_flat: bool = False,
+) -> None:
     """Write a folder as a ZIP with one top folder: a skill whole, of a repository the skills and the manifests.
 
     Skips version control, caches and `node_modules`, unless `keep_everything` is true. Follows links inside the folder.
+    With `is_flat`, there is no top folder: the SKILL.md of a skill is at the root of the archive.
 
     Raises:
         InvalidArchiveError: UNSAFE_ENTRY for a link out of the folder or a special file; ARCHIVE_TOO_LARGE.
@@ -45,21 +57,21 @@ def pack_folder(folder: Path, target: IO[bytes], *, name: str | None = None, kee
     """
     with _reading(folder):
         folder = folder.resolve(strict=True)
-        top = name or folder.name
+        top = "" if is_flat else f"{name or folder.name}/"
         packer = _Packer(folder, keep_everything)
         with zipfile.ZipFile(target, "w", zipfile.ZIP_DEFLATED) as archive:
             if keep_everything or _skill_files(folder):
                 for path, relative in packer.files(folder, ""):
-                    _add(archive, path, f"{top}/{relative}")
+                    _add(archive, path, f"{top}{relative}")
                 return
             skills, manifests, links = _find_skills(folder)
             if not skills and not manifests:
                 raise InvalidSkillStructureError([f"{SKILL_FILE} not found in {folder.name}"])
             for relative in manifests:
                 packer.take(folder / relative, relative)
-                _add(archive, folder / relative, f"{top}/{relative}")
+                _add(archive, folder / relative, f"{top}{relative}")
             for relative in links if manifests else ():
-                _add_link(archive, f"{top}/{relative}")
+                _add_link(archive, f"{top}{relative}")
             for skill in skills:
                 _add_skill(archive, packer, folder / skill, prefix=f"{skill}/", top=top)
 
@@ -81,7 +93,7 @@ def _reading(path: Path) -> Iterator[None]:
         raise RequestError(f"Cannot read {Path(os.fsdecode(shown)).name}: {reason}", code="FILE_NOT_FOUND") from error
 
 
-def packed(folder: Path, name: str, *, staging: Path, disk: "Disk", caller: str) -> IO[bytes]:
+def packed(folder: Path, name: str, *, staging: Path, disk: "Disk", caller: str, is_flat: bool = False) -> IO[bytes]:
     """The whole folder as a ZIP in an unnamed file below `staging`, positioned at its start; the caller closes it.
 
     The file counts against the caller's quota until it is closed.
@@ -94,7 +106,7 @@ def packed(folder: Path, name: str, *, staging: Path, disk: "Disk", caller: str)
         raw = cast(io.RawIOBase, stack.enter_context(tempfile.TemporaryFile(dir=staging, buffering=0)))
         target = _ClaimedFile(raw, claim, stack.pop_all())
     try:
-        pack_folder(folder, cast(IO[bytes], target), name=name, keep_everything=True)
+        pack_folder(folder, cast(IO[bytes], target), name=name, keep_everything=True, is_flat=is_flat)
         target.seek(0)
         claim.wrote()
     except BaseException:
@@ -129,8 +141,7 @@ class _Packer:
         self._root = root
         self._keep_everything = keep_everything
         self.seen = {root}
-        self._count = 0
-        self._bytes = 0
+        self._limits = PackLimits()
 
     def files(self, folder: Path, prefix: str) -> Iterator[tuple[Path, str]]:
         """Every regular file below `folder`, with its path in the archive."""
@@ -162,7 +173,18 @@ class _Packer:
         yield from self.files(path, f"{relative}/")
 
     def take(self, real: Path, relative: str) -> None:
-        size = real.stat().st_size
+        self._limits.take(real.stat().st_size, relative)
+
+
+class PackLimits:
+    """Counts the files of an archive that is being written."""
+
+    def __init__(self) -> None:
+        self._count = 0
+        self._bytes = 0
+
+    def take(self, size: int, relative: str) -> None:
+        """Count a file. Raises InvalidArchiveError: ARCHIVE_TOO_LARGE."""
         self._count += 1
         self._bytes += size
         if self._count > MAX_ENTRIES or self._bytes > MAX_TOTAL_BYTES or size > MAX_FILE_BYTES:
@@ -185,11 +207,11 @@ def _add_skill(archive: zipfile.ZipFile, packer: _Packer, folder: Path, *, prefi
         if error.code != "UNSAFE_ENTRY":
             raise
         for name in _skill_files(folder)[:1]:
-            _add(archive, folder / name, f"{top}/{prefix}{name}")
-        _add_link(archive, f"{top}/{error.details['entry']}")
+            _add(archive, folder / name, f"{top}{prefix}{name}")
+        _add_link(archive, f"{top}{error.details['entry']}")
         return
     for path, relative in files:
-        _add(archive, path, f"{top}/{relative}")
+        _add(archive, path, f"{top}{relative}")
 
 
 def _add_link(archive: zipfile.ZipFile, name: str) -> None:
@@ -201,7 +223,7 @@ def _add_link(archive: zipfile.ZipFile, name: str) -> None:
 
 def _skill_files(folder: Path) -> list[str]:
     with os.scandir(folder) as entries:
-        return [entry.name for entry in entries if is_skill_file(entry.name)]
+        return sorted(entry.name for entry in entries if is_skill_file(entry.name))
 
 
 def _find_skills(folder: Path) -> tuple[list[str], list[str], list[str]]:
@@ -230,9 +252,9 @@ def _find_skills(folder: Path) -> tuple[list[str], list[str], list[str]]:
             skills.append(Path(relative).as_posix())
             folders.clear()
             continue
-        links += [
+        links += sorted(
             Path(os.path.relpath(path / name, folder)).as_posix() for name in folders if (path / name).is_symlink()
-        ]
+        )
         folders[:] = sorted(name for name in folders if name not in SKIPPED_FOLDERS)
         manifests += [
             f"{Path(relative).as_posix()}/{name}"
@@ -243,13 +265,17 @@ def _find_skills(folder: Path) -> tuple[list[str], list[str], list[str]]:
 
 
 def _add(archive: zipfile.ZipFile, path: Path, name: str) -> None:
-    data = path.read_bytes()
+    add_file(archive, path.read_bytes(), name, executable=bool(path.stat().st_mode & 0o111))
+
+
+def add_file(archive: zipfile.ZipFile, data: bytes, name: str, *, executable: bool) -> None:
+    """Write one file into an archive, always as the same bytes."""
     info = zipfile.ZipInfo(name, _DATE)
     info.create_system = 3
     # Store files that compress too well: an install would reject them as a ZIP bomb.
     too_well = len(data) > RATIO_FREE_BYTES and len(zlib.compress(data)) * MAX_RATIO < len(data) * 1.1
     info.compress_type = zipfile.ZIP_STORED if too_well else zipfile.ZIP_DEFLATED
-    info.external_attr = (stat.S_IFREG | (0o755 if path.stat().st_mode & 0o111 else 0o644)) << 16
+    info.external_attr = (stat.S_IFREG | (0o755 if executable else 0o644)) << 16
     archive.writestr(info, data)
 
 

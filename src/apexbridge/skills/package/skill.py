@@ -2,7 +2,7 @@
 
 import hashlib
 import re
-from collections.abc import Collection, Iterable
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -43,6 +43,8 @@ class SkillMetadata:
     dangerous: bool = False
     confirm: str | None = None
     disable_model_invocation: bool = False
+    user_invocable: bool = True
+    """Whether clients offer it to people, such as an MCP prompt."""
     parameters: dict[str, Any] | None = None
     metadata: dict[str, Any] = field(default_factory=dict)
 
@@ -68,6 +70,33 @@ class PackageFile:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Needs:
+    """The packages that a skill declares, and those that its code uses."""
+
+    python: tuple[str, ...] = ()
+    """Declared requirements, as in `Dependencies`."""
+    node: tuple[tuple[str, str], ...] = ()
+    uses: tuple[tuple[str, str], ...] = ()
+    """Kind and name of each package that the code uses, `("python", "pandas")`, if a known package provides it."""
+    has_problems: bool = False
+    """Whether a declaration is refused, so that nothing can be installed."""
+
+    def to_json(self) -> dict[str, Any]:
+        """Without what is empty."""
+        fields = {"python": self.python, "node": self.node, "uses": self.uses, "problems": self.has_problems}
+        return {key: value for key, value in fields.items() if value}
+
+    @classmethod
+    def from_json(cls, data: Mapping[str, Any]) -> "Needs":
+        return cls(
+            python=tuple(data.get("python", ())),
+            node=tuple((name, versions) for name, versions in data.get("node", ())),
+            uses=tuple((kind, package) for kind, package in data.get("uses", ())),
+            has_problems=bool(data.get("problems")),
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Skill:
     """One skill on disk, parsed and fingerprinted."""
 
@@ -81,6 +110,7 @@ class Skill:
     warnings: tuple[str, ...] = ()
     arguments: dict[str, ScriptArguments] = field(default_factory=dict)
     """Arguments of its scripts by path, if they could be determined."""
+    needs: Needs = field(default_factory=Needs)
 
     @property
     def name(self) -> str:

@@ -22,7 +22,7 @@ _NO = {False, "false", "no", "off"}
 
 
 def read_skill_markdown(data: bytes, *, folder: str, profile: Profile, long_description: bool = False) -> Reading:
-    """Parse the bytes of a SKILL.md; `folder` is the name of its folder.
+    """Parse the bytes of a SKILL.md; `folder` is the name of its folder, empty if that may be any.
 
     With `long_description`, the profile `seed` accepts a description above the limit with a warning.
     """
@@ -92,7 +92,7 @@ class _Reader:
         if name:
             if problem := name_problem(name, strict=self.profile == "strict"):
                 self.complain(problem, self.line("name"))
-            if name != self.folder:
+            if self.folder and name != self.folder:
                 message = f'Skill name mismatch: expected "{self.folder}", got "{name}"'
                 self.errors.append(Diagnostic(message=message))
         if description and len(description) > MAX_DESCRIPTION_CHARACTERS:
@@ -107,7 +107,7 @@ class _Reader:
             self.errors.append(Diagnostic(message=problem, line=self.line("name")))
         if written and name != written:
             self.warn(f'name "{written}" was made "{name}"', self.line("name"))
-        elif written and written != self.folder:
+        elif written and self.folder and written != self.folder:
             self.warn(f'name "{written}" differs from its folder "{self.folder}"', self.line("name"))
         return name
 
@@ -154,6 +154,7 @@ class _Reader:
             dangerous=self.flag("dangerous", when_unclear=True),
             confirm=self.confirm(),
             disable_model_invocation=self.flag("disable-model-invocation", when_unclear=False),
+            user_invocable=self.flag("user-invocable", when_unclear=True, when_missing=True),
             parameters=self.parameters(),
             metadata=self.mapping("metadata"),
         )
@@ -183,10 +184,10 @@ class _Reader:
         self.complain("timeout must be a whole number of milliseconds above 0", self.line("timeout"))
         return None
 
-    def flag(self, key: str, *, when_unclear: bool) -> bool:
+    def flag(self, key: str, *, when_unclear: bool, when_missing: bool = False) -> bool:
         value = self.apex(key)
         if value is None:
-            return False
+            return when_missing
         value = value.lower() if isinstance(value, str) else value
         if isinstance(value, (str, int)):
             if value in _YES:

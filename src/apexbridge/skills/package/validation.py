@@ -2,7 +2,7 @@
 
 import re
 from bisect import bisect_left
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path, PurePath
@@ -18,6 +18,7 @@ from apexbridge.skills.package.entry_names import is_skill_file, is_text
 from apexbridge.skills.package.fingerprint import FolderScan, hash_folder
 from apexbridge.skills.package.layout import Layout, PluginLayout, find_layout
 from apexbridge.skills.package.manifests import MAX_MARKETPLACE_BYTES, Parts
+from apexbridge.skills.package.needs import read_needs
 from apexbridge.skills.package.script_arguments import MAX_SOURCE_BYTES, ScriptArguments, derive
 from apexbridge.skills.package.skill import (
     Diagnostic,
@@ -101,6 +102,8 @@ class ReadOptions:
     require_entry_script: bool = False
     long_description: bool = False
     """Whether the profile `seed` accepts a long description with a warning."""
+    only_skill: bool = False
+    """Whether the archive must be exactly one skill: in a folder of any name or at its top, with nothing beside it."""
     strict: bool = False
     """Whether skills of plugins that cannot be installed refuse the whole archive. Otherwise they are left out."""
 
@@ -118,8 +121,11 @@ def open_package(file: BinaryIO, options: ReadOptions, *, filename: str | None) 
     if refused and not any(is_skill_file(parts[-1]) for parts in files):
         raise refused[0][1]
     is_flat = options.profile == "lenient"
-    layout = find_layout(files, lambda parts: _read_start(file, files[parts]), flat=is_flat, links=links)
+    accepts_flat = is_flat or options.only_skill
+    layout = find_layout(files, lambda parts: _read_start(file, files[parts]), flat=accepts_flat, links=links)
     stem = re.sub(r"\.(zip|skill)\Z", "", PurePath(filename or "").name, flags=re.IGNORECASE)
+    if options.only_skill:
+        _check_only_skill(layout, files)
     if layout.skill is not None:
         if refused:
             raise refused[0][1]
@@ -130,7 +136,7 @@ def open_package(file: BinaryIO, options: ReadOptions, *, filename: str | None) 
             require_entry_script=options.require_entry_script,
             long_description=options.long_description,
         )
-        folder = layout.skill[-1] if layout.skill else stem
+        folder = "" if options.only_skill else layout.skill[-1] if layout.skill else stem
         skill, errors = reader.read(layout.skill, folder)
         if skill is None:
             other = {} if is_flat else {"profile": "lenient"}
@@ -139,6 +145,18 @@ def open_package(file: BinaryIO, options: ReadOptions, *, filename: str | None) 
     profile = options.profile_of_several or options.profile
     reader = _Reader(file, entries, profile=profile, require_entry_script=options.require_entry_script)
     return _read_plugins(layout, reader, stem, strict=options.strict)
+
+
+def _check_only_skill(layout: Layout, files: Collection[Parts]) -> None:
+    """Raises InvalidSkillStructureError: there are several skills, or files beside the skill's folder."""
+    count = sum(is_skill_file(parts[-1]) for parts in files)
+    if layout.skill is None or count != 1:
+        raise InvalidSkillStructureError([f"exactly one {SKILL_FILE} is allowed; the package has {count}"])
+    root = layout.skill
+    outside = sorted("/".join(parts) for parts in files if parts[: len(root)] != root)
+    if outside:
+        problem = f"all files must be in one top folder, with {SKILL_FILE} in it; outside of it is {outside[0]}"
+        raise InvalidSkillStructureError([problem])
 
 
 def _read_plugins(layout: Layout, reader: "_Reader", stem: str, *, strict: bool) -> Package:
@@ -217,6 +235,13 @@ def _read_start(file: BinaryIO, entry: Entry) -> bytes:
 
 def validate_package(file: BinaryIO, options: ReadOptions, *, filename: str | None) -> ValidationReport:
     """Check whether an archive could be installed. Decompresses every entry and writes nothing."""
+    return check_package(file, options, filename=filename)[0]
+
+
+def check_package(
+    file: BinaryIO, options: ReadOptions, *, filename: str | None
+) -> tuple[ValidationReport, Package | None]:
+    """As `validate_package`, with the package if it is valid."""
     try:
         package = open_package(file, options, filename=filename)
         for skill in package.skills:
@@ -224,8 +249,9 @@ def validate_package(file: BinaryIO, options: ReadOptions, *, filename: str | No
                 for _ in read_entry(file, entry):
                     pass
     except SkillError as error:
-        return ValidationReport(valid=False, errors=error.details.get("errors") or [error.message], warnings=[])
-    return ValidationReport(
+        errors = error.details.get("errors") or [error.message]
+        return ValidationReport(valid=False, errors=errors, warnings=[]), None
+    report = ValidationReport(
         valid=True,
         name=package.name,
         names=[skill.metadata.name for skill in package.skills],
@@ -233,6 +259,7 @@ def validate_package(file: BinaryIO, options: ReadOptions, *, filename: str | No
         warnings=package.warnings,
         left_out=list(package.left_out),
     )
+    return report, package
 
 
 class _Reader:
@@ -374,6 +401,7 @@ class Assessment:
             summary=self.summary,
             warnings=tuple(str(warning) for warning in self.warnings),
             arguments=_arguments(folder, self.entry, [file.path for file in scan.files]),
+            needs=read_needs(folder),
         )
 
 

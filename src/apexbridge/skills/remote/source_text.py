@@ -1,7 +1,10 @@
-"""Reads the text of a source that is fetched: `owner/repo[/path][@ref]`, a Git URL, or the HTTPS URL of a ZIP."""
+"""Reads the text of a source that is fetched.
+
+It is `owner/repo[/path][@ref]`, a Git URL, the HTTPS URL of a ZIP, or the address of a server that publishes skills.
+"""
 
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import PurePosixPath
 from typing import Literal
 from urllib.parse import SplitResult, urlsplit
@@ -11,6 +14,12 @@ from apexbridge.errors import InvalidInputError
 MAX_SOURCE_CHARACTERS = 2048
 MAX_NAME_CHARACTERS = 100
 GITHUB = "https://github.com"
+INDEX_PATH = "/.well-known/agent-skills/index.json"
+"""Where a server publishes its skills."""
+PUBLIC_NAME = re.compile(r"(?=.{1,64}\Z)[a-z0-9]+(?:-[a-z0-9]+)*\Z")
+"""Names that the Agent Skills specification allows."""
+_FORGES = frozenset({"github.com", "gitlab.com", "bitbucket.org", "codeberg.org"})
+"""Hosts of repositories, which are not asked for an index."""
 _ARCHIVE_SUFFIXES = (".zip", ".skill")
 _FILE_SUFFIXES = (*_ARCHIVE_SUFFIXES, ".md")
 _SCHEME = re.compile(r"([A-Za-z][A-Za-z0-9+.-]*)://")
@@ -19,19 +28,19 @@ _SCP = re.compile(r"([A-Za-z0-9_][A-Za-z0-9_.-]*)@([A-Za-z0-9][A-Za-z0-9.-]*):(?
 _HOST = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]*\Z|\[[0-9A-Fa-f:.]+\]\Z")
 _BAD_REF = re.compile(r"[\x00-\x20\x7f~^:?*\[\\]|\.\.|@\{|//|\A[-/.]|[/.]\Z|\.lock\Z")
 SOURCE_USAGE = (
-    "Name a folder, a .zip, a .skill, a SKILL.md, owner/repo[/path][@ref], a Git URL[@ref][#path], or the HTTPS URL "
-    "of a .zip"
+    "Name a folder, a .zip, a .skill, a SKILL.md, owner/repo[/path][@ref], a Git URL[@ref][#path], the HTTPS URL "
+    "of a .zip, or that of a server that publishes skills"
 )
 Scheme = Literal["https", "http", "ssh", "file"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RemoteSource:
-    """A repository or an archive to fetch."""
+    """A repository, an archive, or the index of a server that publishes skills."""
 
     text: str
     """As it was asked for."""
-    kind: Literal["git", "archive"]
+    kind: Literal["git", "archive", "index"]
     scheme: Scheme
     url: str
     host: str
@@ -41,6 +50,8 @@ class RemoteSource:
     """A branch, a tag or a full commit id; None is the default branch."""
     path: str = ""
     """The folder in the repository; empty for all of it."""
+    skill: str = ""
+    """The chosen skill of an index; empty for all of them."""
 
     @property
     def is_local(self) -> bool:
@@ -58,6 +69,20 @@ class RemoteSource:
         if self.kind != "git" or not self.url.lower().startswith(f"{GITHUB}/"):
             return None
         return self.url[len(GITHUB) + 1 :].removesuffix(".git")
+
+    @property
+    def index_url(self) -> str | None:
+        """The address of the index that it is, or that may be there. Repositories are often without `.git`."""
+        if self.kind == "index":
+            return self.url
+        is_open = self.scheme in ("https", "http") and not (self.ref or self.path or self.is_short)
+        if self.kind != "git" or not is_open or self.host in _FORGES or self.text.startswith("git+"):
+            return None
+        return None if self.url.endswith(".git") else f"{self.url}{INDEX_PATH}"
+
+    def of_skill(self, index_url: str, skill: str) -> "RemoteSource":
+        """One skill of the index that was found at `index_url`."""
+        return replace(self, kind="index", url=index_url, skill=skill, text=f"{index_url}#{skill}")
 
     @property
     def name(self) -> str:
@@ -120,6 +145,8 @@ def _from_url(text: str, url: str, scheme: str, *, is_git: bool) -> RemoteSource
     if parts.username and not re.match(r"[A-Za-z0-9_][A-Za-z0-9_.-]*\Z", parts.username):
         raise _refused(text, "it has no valid user")
     host = (parts.hostname or "").lower()
+    if scheme in ("https", "http") and not is_git and (parts.path in ("", "/") or parts.path.endswith(INDEX_PATH)):
+        return _index(text, parts, host, port)
     if scheme in ("https", "http") and not is_git and parts.path.lower().endswith(_ARCHIVE_SUFFIXES):
         if parts.fragment:
             raise _refused(text, "an archive has no #path")
@@ -130,6 +157,17 @@ def _from_url(text: str, url: str, scheme: str, *, is_git: bool) -> RemoteSource
     address, ref, path = _split_address(parts)
     clean = parts._replace(path=address, fragment="", query="").geturl()
     return _git(text, _scheme(scheme), clean, host, port=port, ref=ref, path=path)
+
+
+def _index(text: str, parts: SplitResult, host: str, port: int | None) -> RemoteSource:
+    if parts.query:
+        raise _refused(text, "the address of a server that publishes skills has no ?query")
+    if parts.fragment and not PUBLIC_NAME.match(parts.fragment):
+        raise _refused(text, f"{parts.fragment!r} cannot be the name of a skill")
+    url = parts._replace(path=parts.path.rstrip("/") or INDEX_PATH, fragment="").geturl()
+    return RemoteSource(
+        text=text, kind="index", scheme=_scheme(parts.scheme), url=url, host=host, port=port, skill=parts.fragment
+    )
 
 
 def _split_address(parts: SplitResult) -> tuple[str, str | None, str]:

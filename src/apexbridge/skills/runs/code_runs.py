@@ -13,10 +13,12 @@ from apexbridge.errors import InvalidInputError, PermissionDeniedError, ServerEr
 from apexbridge.sandbox.models import ExecutionResult, Grants, Job, MountedSkill
 from apexbridge.sandbox.workspace_files import CODE_NAME
 from apexbridge.skills.runs.grants import SkillFolder
+from apexbridge.skills.runs.run_progress import result_of
 from apexbridge.skills.runs.skill_layers import SkillLayers
 from apexbridge.skills.runs.tracker import RunTracker
 from apexbridge.skills.store.skill_store import SkillStore
 from apexbridge.tools.conversation import Conversation
+from apexbridge.tools.tool import OnRun, Progress, ignore_progress, ignore_run
 
 Language = Literal["python", "javascript", "shell"]
 MAX_CODE_BYTES = 256 * 1024
@@ -51,9 +53,18 @@ class CodeRuns:
         self._max_timeout_ms = max_timeout_ms
 
     async def run(
-        self, language: Language, code: str, *, timeout_ms: int | None = None, conversation: Conversation
+        self,
+        language: Language,
+        code: str,
+        *,
+        timeout_ms: int | None = None,
+        conversation: Conversation,
+        progress: Progress = ignore_progress,
+        on_run: OnRun = ignore_run,
     ) -> ExecutionResult:
         """Run code and wait for its result. If the caller is cancelled, the run is cancelled too.
+
+        `on_run` is called when the run exists.
 
         Raises:
             PermissionDeniedError: the caller's key may not run code.
@@ -89,8 +100,10 @@ class CodeRuns:
                 files=(),
                 grants=_no_grants,
                 resources=resources,
+                origin=conversation.origin,
             )
-        result = await run.result()
+        on_run(run.id)
+        result = await result_of(run, progress)
         paths, skills = unfound(result.stderr[-STDERR_CHARACTERS:])
         hints = await in_thread(_script_hints, paths, job) if job.skills and paths else []
         if conversation.workspace is not None:

@@ -85,7 +85,7 @@ class SkillGrants:
         if permission not in _asked(row):
             asked = ", ".join(_asked(row)) or "nothing"
             raise InvalidInputError(f"{row.name} does not ask for {permission}; it asks for {asked}")
-        await in_thread(self._check, requested)
+        await in_thread(self.check, requested)
         if requested.kind == "net" and len(await self.granted(row)) >= MAX_GRANTS:
             raise InvalidInputError(f"{row.name} has {MAX_GRANTS} grants already; revoke some first")
         await self._same_content(row, folder)
@@ -152,7 +152,7 @@ class SkillGrants:
         if content != row.content_hash:
             return Grants(folder=folder.identity)  # changed since the last scan: its grants are void
         requested = [parse(permission) for permission in held]
-        identities = await in_thread(lambda: {item.text: self._check(item) for item in requested})
+        identities = await in_thread(lambda: {item.text: self.check(item) for item in requested})
         secrets = await in_thread(
             lambda: {item.name: self._secret(row, item) for item in requested if item.kind == "secret"}
         )
@@ -164,8 +164,11 @@ class SkillGrants:
             folder=identity,
         )
 
-    def _check(self, requested: Permission) -> tuple[int, int] | None:
-        """Refuse what must never be granted; returns device and inode of a path, None for other permissions."""
+    def check(self, requested: Permission) -> tuple[int, int] | None:
+        """Refuse what must never be granted; returns device and inode of a path, None for other permissions.
+
+        Raises InvalidInputError.
+        """
         if requested.kind == "net" and requested.port == self._own_port() and _is_here(requested.name):
             raise InvalidInputError(f"{requested.text}: this is the address of this server, which skills must not call")
         if requested.kind != "fs":

@@ -29,11 +29,11 @@ from apexbridge.sandbox.run_input import (
     check_file_sizes,
     input_folders,
 )
+from apexbridge.skills.models import Upload as Upload  # re-exported
 from apexbridge.storage.directory import storage_faults
 from apexbridge.tools.builtin.files.paths import read_path
 from apexbridge.tools.builtin.files.workspace import FileView, Workspace
 from apexbridge.tools.conversation import Conversation
-from apexbridge.wire import WireModel
 
 UPLOAD_SECONDS = 3600
 SECONDS_PER_DAY = 24 * 3600
@@ -50,6 +50,8 @@ MAX_READ_CHARACTERS = 1_000
 """Only the last characters of a name are read."""
 _ID = re.compile(r"(upload|file)-[0-9a-f]{32}\Z")
 _DRAFT = "new-"
+_NOTE_FILE = ".note"
+"""Names of uploads do not begin with a dot."""
 _UPLOAD_FOLDER = re.compile(
     rf"(?P<draft>{_DRAFT})?(?P<id>(?:upload|file)-[0-9a-f]{{32}})(?:\.(?P<owner>[^.]*)(?:\.(?P<purpose>[^.]+))?)?\Z"
 )
@@ -57,16 +59,6 @@ _PURPOSE = re.compile(r"[a-z][a-z_-]{0,31}\Z")
 _PLACED_UPLOAD = re.compile(r"(upload-[0-9a-f]{32})/(.+)\Z", re.S)
 MAX_FOLDERS_DEEP = 32
 SHOWN_SKIPPED = 5
-
-
-class Upload(WireModel):
-    """A file that can be named in `files` of a call."""
-
-    id: str
-    name: str
-    size: int
-    workspace: str | None = None
-    """The workspace that contains the file, under its name."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -96,14 +88,14 @@ class UploadStore:
         """Whether this is the id of an upload."""
         return _ID.match(text) is not None
 
-    async def add(self, file: BinaryIO, name: str | None, *, caller: str = "") -> Upload:
-        """Store a copy of an open file for this caller: the id of an API key, or empty.
+    async def add(self, file: BinaryIO, name: str | None, *, caller: str = "", note: str | None = None) -> Upload:
+        """Store a copy of an open file for this caller: the id of an API key, or empty. `note` is stored beside it.
 
         Raises:
             RequestError: QUEUE_FULL, the caller has too many uploads.
             ServerError: STORAGE_FULL.
         """
-        stored = await in_thread(self._add, file, safe_name(name or "upload"), caller)
+        stored = await in_thread(self._add, file, safe_name(name or "upload"), caller, note=note)
         return Upload(id=stored.id, name=stored.name, size=stored.size)
 
     async def add_file(self, file: BinaryIO, name: str | None, purpose: str, *, caller: str = "") -> StoredFile:
@@ -111,6 +103,14 @@ class UploadStore:
         if not _PURPOSE.match(purpose):
             raise InvalidInputError(f"{purpose[:64]!r} is not a valid purpose; use user_data")
         return await in_thread(self._add, file, safe_name(name or "file"), caller, purpose)
+
+    async def open_noted(self, identity: str, *, owner: str) -> tuple[BinaryIO, str | None]:
+        """An upload of this owner that has not expired, and its note. Raises RequestError: UPLOAD_NOT_FOUND."""
+        return await in_thread(self._open_noted, identity, owner)
+
+    async def remove(self, identity: str, *, owner: str) -> None:
+        """Remove an upload of this owner, if it exists."""
+        await in_thread(self._remove_upload, identity, owner)
 
     async def files(self, *, owner: str | None = None) -> list[StoredFile]:
         """All files of an owner, or all."""
@@ -144,9 +144,28 @@ class UploadStore:
         upload = self._find(identity, owner)
         if upload is not None:
             with suppress(OSError, ValueError):  # deleted meanwhile
-                (path,) = upload.path.iterdir()
+                path = upload.content()
                 return path.name, path.open("rb")
         raise InvalidInputError(f"The upload {identity[:64]} does not exist, or has expired")
+
+    def _open_noted(self, identity: str, owner: str) -> tuple[BinaryIO, str | None]:
+        upload = self._find(identity, owner)
+        if upload is not None and upload.purpose is None:
+            with suppress(OSError, ValueError):
+                if upload.path.lstat().st_mtime >= time.time() - UPLOAD_SECONDS:
+                    note = upload.path / _NOTE_FILE
+                    text = note.read_text("utf-8") if note.exists() else None
+                    return upload.content().open("rb"), text
+        raise RequestError(
+            f"The upload {identity[:64]} does not exist, or has expired. Validate the package again.",
+            code="UPLOAD_NOT_FOUND",
+        )
+
+    def _remove_upload(self, identity: str, owner: str) -> None:
+        with self._lock:
+            upload = self._find(identity, owner)
+            if upload is not None and upload.purpose is None:
+                self._remove(upload)
 
     def _uploads(self) -> list["_UploadFolder"]:
         try:
@@ -175,7 +194,7 @@ class UploadStore:
     def _stored(self, upload: "_UploadFolder") -> StoredFile | None:
         """None if the upload was deleted meanwhile."""
         try:
-            (path,) = upload.path.iterdir()
+            path = upload.content()
             size, created = path.stat().st_size, int(upload.path.stat().st_mtime)
         except (OSError, ValueError):
             return None
@@ -188,7 +207,9 @@ class UploadStore:
             expires_at=created + self._file_seconds,
         )
 
-    def _add(self, file: BinaryIO, name: str, caller: str, purpose: str | None = None) -> StoredFile:
+    def _add(
+        self, file: BinaryIO, name: str, caller: str, purpose: str | None = None, *, note: str | None = None
+    ) -> StoredFile:
         if purpose is not None:
             folder_name = f"file-{os.urandom(16).hex()}.{caller}.{purpose}"
         else:
@@ -203,6 +224,8 @@ class UploadStore:
                     shutil.copyfileobj(file, copy, _CHUNK_BYTES)
                     copy.truncate()
                     size = copy.tell()
+                if note is not None:
+                    (draft / _NOTE_FILE).write_text(note, "utf-8")
                 created, taken = int(draft.stat().st_mtime), size_on_disk(draft)
                 draft.rename(complete)
                 claim.keep(taken)
@@ -277,9 +300,13 @@ class _UploadFolder:
     def size(self) -> int:
         """Bytes of its file; 0 if it was deleted meanwhile."""
         with suppress(OSError, ValueError):
-            (path,) = self.path.iterdir()
-            return path.stat().st_size
+            return self.content().stat().st_size
         return 0
+
+    def content(self) -> Path:
+        """The path of its file. Raises OSError or ValueError: it was deleted meanwhile."""
+        (path,) = (path for path in self.path.iterdir() if path.name != _NOTE_FILE)
+        return path
 
 
 def _no_file(identity: str) -> RequestError:

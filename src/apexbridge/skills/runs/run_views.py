@@ -2,15 +2,18 @@
 
 import codecs
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime
 from pathlib import Path
 from typing import Any
 
-from apexbridge._time import from_ms
+from pydantic import Field
+
+from apexbridge._time import MAX_MS, from_ms, now_ms
 from apexbridge.sandbox.models import ErrorCode, ExecutionResult
 from apexbridge.skills.runs.events import RunLog
 from apexbridge.storage.run_store import RunFilter, RunRow, RunState
+from apexbridge.tools.conversation import OriginKind
 from apexbridge.wire import WireModel
 
 READ_BYTES = 32 * 1024
@@ -49,6 +52,15 @@ INLINE_CHARACTERS = 8 * 1024
 separately. The limit is low enough that output too long for a model, in any writing system, is always in a file."""
 
 
+class RunOrigin(WireModel):
+    """What started a run."""
+
+    kind: OriginKind | None = Field(
+        description="api: a call of the skill; tool: of a tool; chat; mcp: an MCP client; null for old runs."
+    )
+    id: str | None = Field(description="The id of the chat's record, or of the conversation of tool calls.")
+
+
 class RunSummary(WireModel):
     """A run, in a list."""
 
@@ -64,6 +76,11 @@ class RunSummary(WireModel):
     started_at: datetime | None
     ended_at: datetime | None
     input_digest: str
+    duration_ms: int | None = Field(description="From its turn to its end; null before.")
+    error_code: str | None = Field(description="Null if it succeeded or has not ended.")
+    exit_code: int | None
+    file_count: int
+    origin: RunOrigin
 
 
 class RunDetail(RunSummary):
@@ -92,8 +109,9 @@ def fits(row: RunRow, filter: RunFilter) -> bool:
             ("state", filter.state),
             ("status", filter.status),
             ("caller", filter.caller),
+            ("origin", filter.origin),
         )
-    )
+    ) and (filter.since or 0) <= row.created_at < (MAX_MS if filter.until is None else filter.until)
 
 
 def summary_fields(row: RunRow) -> dict[str, Any]:
@@ -110,7 +128,26 @@ def summary_fields(row: RunRow) -> dict[str, Any]:
         "started_at": _moment(row.started_at),
         "ended_at": _moment(row.ended_at),
         "input_digest": row.input_digest,
+        "duration_ms": row.duration_ms,
+        "error_code": row.error_code,
+        "exit_code": row.exit_code,
+        "file_count": row.file_count,
+        "origin": {"kind": row.origin, "id": row.origin_id},
     }
+
+
+def ended(row: RunRow, result: ExecutionResult) -> RunRow:
+    """The row of a run that has ended now with this result, without the result itself."""
+    return replace(
+        row,
+        state="completed" if result.success else "error",
+        status=result.status,
+        ended_at=now_ms(),
+        duration_ms=result.duration,
+        error_code=result.error_code,
+        exit_code=result.exit_code,
+        file_count=len(result.files),
+    )
 
 
 def replay(detail: RunDetail, texts: Mapping[str, RecordedText]) -> RunLog:

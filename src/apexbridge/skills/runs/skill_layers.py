@@ -1,7 +1,7 @@
 """Packages of skills and their layers: read at every run, installed only on explicit request."""
 
 from collections import OrderedDict
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from pathlib import Path
 from typing import Literal
 
@@ -21,12 +21,15 @@ from apexbridge.skills.package.dependencies import (
     read_dependencies,
 )
 from apexbridge.skills.package.detection import Kind, Use, detect
+from apexbridge.skills.package.skill import Needs
 from apexbridge.skills.store.catalog import Row
 from apexbridge.storage.package_store import PackageRow, PackageStore
 from apexbridge.wire import WireModel
 
 REMEMBERED = 1000
 """Skills whose declarations are cached, keyed by content hash."""
+REMEMBERED_NEEDS = 50_000
+"""Of which it is known whether they are met."""
 Status = Literal["installed", "bundle", "declared", "missing", "unknown"]
 
 
@@ -74,6 +77,9 @@ class SkillLayers:
         self._bundles = bundles
         self._has_program = has_program
         self._known: OrderedDict[str, Dependencies] = OrderedDict()
+        self._installed: tuple[set[tuple[str, str]], dict[str, str]] = set(), {}
+        """The layers and the packages of bundles for which `_lacks` holds."""
+        self._lacks: dict[tuple[Needs, tuple[Package, ...]], bool] = {}
 
     async def view(self, row: Row, folder: Path, *, with_detected: bool = False) -> DependencyView:
         """The declared and added packages, whether they are installed, and on request what the skill's code uses."""
@@ -185,10 +191,46 @@ class SkillLayers:
         return self._known[row.content_hash]
 
     async def _added_to(self, skill: str) -> list[Package]:
-        return [
-            Package(kind="python" if row.kind == "python" else "node", name=row.name, requirement=row.requirement)
-            for row in await self._added.of(skill)
-        ]
+        return _packages(await self._added.of(skill))
+
+    async def lacking(self, needs: Mapping[str, Needs]) -> set[str]:
+        """The skills that lack a package. `needs` has the packages that they declare and use, by name."""
+        if not needs:
+            return set()
+        added = {skill: tuple(_packages(rows)) for skill, rows in (await self._added.of_all()).items()}
+        return await in_thread(self._lacking, needs, added)
+
+    def _lacking(self, needs: Mapping[str, Needs], added: Mapping[str, tuple[Package, ...]]) -> set[str]:
+        installed = self._store.keys(), self._bundles.installed_packages()
+        if installed != self._installed or len(self._lacks) > REMEMBERED_NEEDS:
+            self._installed, self._lacks = installed, {}
+        verdicts = self._lacks
+        found = set()
+        for skill, own in needs.items():
+            key = own, added.get(skill, ())
+            if key not in verdicts:
+                verdicts[key] = self._is_lacking(*key, *installed)
+            if verdicts[key]:
+                found.add(skill)
+        return found
+
+    def _is_lacking(
+        self,
+        needs: Needs,
+        added: Sequence[Package],
+        layers: Collection[tuple[str, str]],
+        in_bundles: Mapping[str, str],
+    ) -> bool:
+        declared = Dependencies(python=needs.python, node=needs.node).with_added(added)
+        keys = (("python", declared.python_key(PYTHON_RUNTIME)), ("node", declared.node_key(NODE_RUNTIME)))
+        if needs.has_problems or any(key and (kind, key) not in layers for kind, key in keys):
+            return True
+        others = {use for use in needs.uses if use[0] != "python" or use[1] not in in_bundles}
+        return bool(others and others - self._requested(declared) - self._installed_packages(declared))
+
+    def _requested(self, declared: Dependencies) -> set[tuple[str, str]]:
+        requested = {("python", str(canonicalize_name(Requirement(text).name))) for text in declared.python}
+        return requested | {("node", name) for name, _ in declared.node}
 
     def _layers(self, declared: Dependencies) -> dict[str, Path]:
         layers: dict[str, Path] = {}
@@ -205,10 +247,7 @@ class SkillLayers:
 
     # --------------------------------------------------------------------------------------------------- detected
     def _detected(self, folder: Path, declared: Dependencies) -> list[DetectedPackage]:
-        requested: set[tuple[str, str]] = {
-            ("python", canonicalize_name(Requirement(text).name)) for text in declared.python
-        }
-        requested |= {("node", name) for name, _ in declared.node}
+        requested = self._requested(declared)
         installed = self._installed_packages(declared)
         in_bundles = self._bundles.installed_packages()
 
@@ -246,6 +285,13 @@ class SkillLayers:
         if (key := declared.node_key(NODE_RUNTIME)) and (record := self._store.record("node", key)):
             found |= {("node", name) for name, _ in record.packages}
         return found
+
+
+def _packages(rows: Sequence[PackageRow]) -> list[Package]:
+    return [
+        Package(kind="python" if row.kind == "python" else "node", name=row.name, requirement=row.requirement)
+        for row in rows
+    ]
 
 
 def _commands(skill: str, detected: Sequence[DetectedPackage]) -> list[str]:

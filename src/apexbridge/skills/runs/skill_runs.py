@@ -40,6 +40,7 @@ from apexbridge.tools.calls import CallRecord
 from apexbridge.tools.conversation import Conversation
 from apexbridge.tools.executor import Admission, ToolExecutor
 from apexbridge.tools.naming import skill_tool_id
+from apexbridge.tools.tool import OnRun, ignore_run
 
 logger = logging.getLogger(__name__)
 
@@ -61,6 +62,8 @@ class SkillCall:
     approval: str | None = None
     call_id: str | None = None
     """Id of the tool call; None if the skill is not called as a tool."""
+    on_run: OnRun = ignore_run
+    """Called when the run exists."""
 
     @property
     def caller(self) -> str:
@@ -133,6 +136,7 @@ class SkillRuns:
                     record.fail(str(error) or "cancelled")
                     raise
                 run.when_over(functools.partial(_end, record))
+                call.on_run(run.id)
                 return run
 
     async def result(self, call: SkillCall) -> ExecutionResult | DirectSkillResult:
@@ -251,6 +255,7 @@ class SkillRuns:
             files=call.files,
             grants=grants,
             resources=resources,
+            origin=call.conversation.origin,
         )
 
     async def _render(self, row: Row, folder: Path, input: Mapping[str, Any]) -> DirectSkillResult:

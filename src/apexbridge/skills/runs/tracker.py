@@ -8,7 +8,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequenc
 from contextlib import ExitStack, suppress
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import Any, BinaryIO, Protocol
 
 from apexbridge._fs import make_private_folder, write_private
 from apexbridge._safe_open import open_file_beneath
@@ -31,6 +31,7 @@ from apexbridge.skills.runs.run_views import (
     RunPage,
     RunSummary,
     TextSource,
+    ended,
     failed,
     fits,
     replay,
@@ -39,7 +40,8 @@ from apexbridge.skills.runs.run_views import (
 from apexbridge.skills.store.locks import NameLocks
 from apexbridge.storage.call_statistics import CallStatisticsStore
 from apexbridge.storage.directory import storage_faults
-from apexbridge.storage.run_store import RunFilter, RunRow, RunState, RunStore
+from apexbridge.storage.run_store import RunFilter, RunRow, RunStore
+from apexbridge.tools.conversation import Origin
 
 REMEMBERED_RUNS = 100
 REMEMBERED_CHARACTERS = 16 * 1024 * 1024
@@ -57,6 +59,12 @@ RECENT_RUNS = 500
 OpenKept = Callable[[str, str, str], Awaitable[BinaryIO]]
 """Opens a file of a workspace by its id, the path there, and the caller."""
 logger = logging.getLogger(__name__)
+
+
+class RunListener(Protocol):
+    """Is notified of every run that is queued, begins, ends or is deleted."""
+
+    def run_changed(self, row: RunRow, *, is_deleted: bool = False) -> None: ...
 
 
 class Run:
@@ -130,6 +138,7 @@ class RunTracker:
         disk: Disk | None = None,
         record_input: bool = False,
         retention_days: int = 30,
+        listener: RunListener | None = None,
     ) -> None:
         self._sandbox = sandbox
         self._store = store
@@ -141,6 +150,7 @@ class RunTracker:
         self._disk = disk or Disk(folder)
         self._record_input = record_input
         self._retention_days = retention_days
+        self._listener = listener
         self._live: dict[str, Run] = {}
         self._ended: dict[str, Run] = {}
         self._notes: set[asyncio.Task[None]] = set()
@@ -165,6 +175,7 @@ class RunTracker:
         files: Sequence[str],
         grants: Callable[[], Awaitable[Grants]],
         resources: ExitStack,
+        origin: Origin,
     ) -> Run:
         """Start a run. It is queued, and continues even if no caller waits for it.
 
@@ -189,11 +200,14 @@ class RunTracker:
             state="pending",
             created_at=now_ms(),
             input_digest=hashlib.sha256(request.encode("utf-8", "surrogatepass")).hexdigest(),
+            origin=origin.kind,
+            origin_id=origin.id,
             input=input if self._record_input and not self._disk.is_short else None,
         )
         run = Run(row)
         run.attach(asyncio.create_task(self._execute(run, job, grants, resources.pop_all())))
         self._live[run.id] = run
+        self._notify(run.row)
         return run
 
     async def _execute(
@@ -226,6 +240,7 @@ class RunTracker:
     def _begin(self, run: Run, cancel: Callable[[], None]) -> None:
         """Mark the run as running, and record that in the background, so that `recover` finds it after a crash."""
         run.begin(cancel)
+        self._notify(run.row)
         task = asyncio.get_running_loop().create_task(self._note(run.row))
         self._notes.add(task)
         task.add_done_callback(self._notes.discard)
@@ -237,10 +252,9 @@ class RunTracker:
             logger.exception("the start of the run %s could not be recorded", row.id)
 
     async def _end(self, run: Run, result: ExecutionResult) -> None:
-        state: RunState = "completed" if result.success else "error"
-        ended = replace(run.row, state=state, status=result.status, ended_at=now_ms())
+        row = ended(run.row, result)
         try:
-            recorded = replace(ended, result=await self._stored_result(run.row, result))
+            recorded = replace(row, result=await self._stored_result(run.row, result))
             await self._store.put(recorded)
             self._disk.add(recorded.caller, recorded.size)
             if run.row.started_at is not None and run.row.skill:
@@ -248,12 +262,17 @@ class RunTracker:
         except Exception:  # return the result even if the record cannot be written
             logger.exception("the run %s of %s could not be recorded", run.id, run.row.skill)
         # After the record: listeners that see the last event can look the run up.
-        run.row = ended
+        run.row = row
         self._live.pop(run.id, None)
         self._remember(run)
-        run.log.add("state", state)
+        run.log.add("state", row.state)
         run.log.add("result", result)
         run.log.end()
+        self._notify(row)
+
+    def _notify(self, row: RunRow, *, is_deleted: bool = False) -> None:
+        if self._listener is not None:
+            self._listener.run_changed(row, is_deleted=is_deleted)
 
     def _remember(self, run: Run) -> None:
         self._ended[run.id] = run
@@ -296,17 +315,21 @@ class RunTracker:
             self._disk.add(row.caller, size_on_disk(folder))
 
     # -------------------------------------------------------------------------------------------------- reading
+    def counts(self, owner: str | None = None) -> tuple[int, int]:
+        """How many runs are in progress and how many are queued, of all callers or of one."""
+        states = [run.row.state for run in self._live.values() if _belongs(run.row, owner)]
+        return states.count("running"), states.count("pending")
+
     async def page(self, filter: RunFilter, *, page: int, limit: int) -> RunPage:
         """Runs, newest first; active runs come before ended ones."""
         live = [run.row for run in reversed(self._live.values()) if fits(run.row, filter)]
         offset = (page - 1) * limit
         shown = live[offset : offset + limit]
-        ended, total = await self._store.page(
+        rows, total = await self._store.page(
             filter, besides=list(self._live), offset=max(0, offset - len(live)), limit=max(0, limit - len(shown))
         )
-        rows = [*shown, *ended]
         return RunPage(
-            executions=[RunSummary(**summary_fields(row)) for row in rows],
+            executions=[RunSummary(**summary_fields(row)) for row in (*shown, *rows)],
             total=total + len(live),
             page=page,
             limit=limit,
@@ -419,9 +442,10 @@ class RunTracker:
         if run := self._live_run(id, owner):
             run.cancel()
             await run.result()
-        await self._row_of(id, owner)
+        row = await self._row_of(id, owner)
         await self._forget(id)
         await self._store.erase()
+        self._notify(row, is_deleted=True)
 
     async def _forget(self, id: str) -> None:
         self._ended.pop(id, None)
@@ -443,8 +467,7 @@ class RunTracker:
         """Mark runs that were active when the server stopped as killed."""
         for row in await self._store.unfinished():
             result = failed(row.id, "The server stopped during the run", "KILLED")
-            ended = replace(row, state="error", status="error", ended_at=now_ms(), result=result.model_dump_json())
-            await self._store.put(ended)
+            await self._store.put(replace(ended(row, result), result=result.model_dump_json()))
 
     async def keep_tidy(self) -> None:
         """Sweep periodically until cancelled."""

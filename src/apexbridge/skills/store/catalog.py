@@ -9,10 +9,12 @@ from typing import Any, Literal, NamedTuple
 from apexbridge._time import from_ms
 from apexbridge.retrieval.documents import SkillFacts
 from apexbridge.retrieval.text import derive_tags
-from apexbridge.skills import DefaultMode
-from apexbridge.skills.models import GrowthPoint, Problem, SkillStatistics, SkillSummary
+from apexbridge.skills import SKILL_FILE, DefaultMode
+from apexbridge.skills.models import GrowthPoint, Problem, SkillSort, SkillStatistics, SkillSummary, TagCount, TagList
+from apexbridge.skills.package.permissions import canonical
 from apexbridge.skills.package.script_arguments import ScriptArguments
-from apexbridge.skills.package.skill import Skill, SkillMetadata, effective_mode
+from apexbridge.skills.package.skill import Needs, Skill, SkillMetadata, effective_mode
+from apexbridge.skills.store.listing import FOLDED, NEEDS_ACCESS, SkillFilter, keys_query
 from apexbridge.skills.store.roots import INSTALLED_ROOT
 from apexbridge.storage.database import Database
 
@@ -30,6 +32,14 @@ class FolderState(NamedTuple):
     signature: str
     marker: str
     embedder: str | None
+    content_hash: str
+
+
+class PublicSkill(NamedTuple):
+    """What the public index says about a skill."""
+
+    name: str
+    description: str
     content_hash: str
 
 
@@ -63,6 +73,11 @@ class Row:
     """The embedding model of its vectors; None if it is not indexed."""
     installed_at: int
     updated_at: int
+    warning_count: int = 0
+    permissions: tuple[str, ...] = ()
+    """Those that it asks for, in canonical form."""
+    needs: dict[str, Any] = field(default_factory=dict)
+    """The packages that it needs, as `Needs.to_json` returns them."""
 
     @property
     def key(self) -> FolderKey:
@@ -98,7 +113,8 @@ class Row:
         derived = self.arguments.get(self.entry) if self.entry else None
         return declared if declared is not None else derived.schema() if derived else None
 
-    def to_summary(self, default_mode: DefaultMode, label: str) -> SkillSummary:
+    def to_summary(self, default_mode: DefaultMode, label: str, standing: "Standing | None" = None) -> SkillSummary:
+        standing = standing or Standing()
         return SkillSummary.model_construct(
             name=self.name,
             description=self.description,
@@ -114,7 +130,24 @@ class Row:
             installed_at=from_ms(self.installed_at),
             updated_at=from_ms(self.updated_at),
             dangerous=self.dangerous,
+            warning_count=self.warning_count,
+            needs_access=standing.needs_access,
+            needs_packages=standing.needs_packages,
+            calls=standing.calls,
+            failures=standing.failures,
+            last_used_at=None if standing.last_called_at is None else from_ms(standing.last_called_at),
         )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Standing:
+    """What is known about a skill beside its content: its calls, and what it still needs."""
+
+    calls: int = 0
+    failures: int = 0
+    last_called_at: int | None = None
+    needs_access: bool = False
+    needs_packages: bool = False
 
 
 def columns_of(skill: Skill) -> dict[str, Any]:
@@ -140,6 +173,9 @@ def columns_of(skill: Skill) -> dict[str, Any]:
         },
         "size": skill.size,
         "content_hash": skill.content_hash,
+        "warning_count": len(skill.warnings),
+        "permissions": tuple(dict.fromkeys(map(canonical, metadata.permissions))),
+        "needs": skill.needs.to_json(),
     }
 
 
@@ -153,9 +189,9 @@ _SELECT = f"SELECT {', '.join(_COLUMNS)} FROM skills"  # noqa: S608  # the colum
 _IN_FOLDERS = (
     """WHERE (root, folder) IN (SELECT json_extract(value, '$[0]'), json_extract(value, '$[1]') FROM json_each(?))"""
 )
-_TAG_FILTER = (
-    "EXISTS (SELECT 1 FROM skill_tags t WHERE t.root = skills.root AND t.folder = skills.folder AND t.tag IN ({}))"
-)
+_STANDING = f"COALESCE(call_count, 0), COALESCE(call_count - success_count, 0), last_called_at, {NEEDS_ACCESS}"
+_FOUND = f"""SELECT skills.rowid, {", ".join(f"skills.{column}" for column in _COLUMNS)}, {_STANDING}
+    FROM skills LEFT JOIN call_statistics ON tool = name"""  # noqa: S608
 
 
 class Catalog:
@@ -168,28 +204,50 @@ class Catalog:
 
     # ------------------------------------------------------------------------------------------------- reading
     async def page(
-        self, *, name_part: str | None, tags: Collection[str], offset: int, limit: int | None
-    ) -> tuple[list[Row], int]:
-        """Live skills, sorted by name, and their total number."""
-        where, values = ["state = 'live'"], []
-        if name_part:
-            where.append("instr(name, ?) > 0")
-            values.append(name_part.lower())
-        if tags:
-            where.append(_TAG_FILTER.format(", ".join("?" * len(tags))))
-            values.extend(tag.casefold() for tag in tags)
-        condition = " AND ".join(where)
+        self, filter: SkillFilter, *, sort: SkillSort = "name", offset: int, limit: int | None
+    ) -> tuple[list[tuple[Row, Standing]], int]:
+        """Live skills in this order, and their total number."""
+        page, total, values = keys_query(filter, sort, self.default_mode)
 
-        def job(connection: sqlite3.Connection) -> tuple[list[Row], int]:
-            rows = connection.execute(
-                f"{_SELECT} WHERE {condition} ORDER BY name LIMIT ? OFFSET ?",
-                (*values, -1 if limit is None else limit, offset),
-            ).fetchall()
-            count = f"SELECT COUNT(*) FROM skills WHERE {condition}"  # noqa: S608
-            (total,) = connection.execute(count, values).fetchone()
-            return [_row(values) for values in rows], total
+        def job(connection: sqlite3.Connection) -> tuple[list[tuple[Row, Standing]], int]:
+            connection.create_function(FOLDED, 1, str.casefold, deterministic=True)
+            keys = connection.execute(page, (*values, -1 if limit is None else limit, offset)).fetchall()
+            (count,) = connection.execute(total, values).fetchone()
+            return _found(connection, [key for (key,) in keys]), count
 
         return await self._database.read(job)
+
+    async def standing(self, row: Row) -> Standing:
+        """The calls of a live skill, and whether it needs access."""
+
+        def job(connection: sqlite3.Connection) -> Standing:
+            found = connection.execute(f"{_FOUND} WHERE name = ? AND state = 'live'", (row.name,)).fetchone()
+            return _standing(found) if found else Standing()
+
+        return await self._database.read(job)
+
+    async def needs(self) -> dict[str, Needs]:
+        """The packages that each live skill needs, of those that need any or to which some were added."""
+
+        def job(connection: sqlite3.Connection) -> dict[str, Needs]:
+            query = """SELECT name, needs FROM skills INDEXED BY skills_with_needs
+                       WHERE state = 'live' AND needs <> '{}'
+                       UNION SELECT skills.name, needs FROM skills JOIN skill_packages ON skill = skills.name
+                       WHERE state = 'live'"""
+            return {name: Needs.from_json(json.loads(needs)) for name, needs in connection.execute(query)}
+
+        return await self._database.read(job)
+
+    async def tags(self, prefix: str, limit: int) -> TagList:
+        """The most frequent tags of live skills that begin with a prefix."""
+        # The subquery has few rows, so that this is faster than a join with all skills.
+        query = """SELECT tag, COUNT(*) AS skills, COUNT(*) OVER () FROM skill_tags
+                   WHERE (root, folder) NOT IN (SELECT root, folder FROM skills WHERE state <> 'live')
+                   AND tag >= ?1 AND substr(tag, 1, length(?1)) = ?1
+                   GROUP BY tag ORDER BY skills DESC, tag LIMIT ?2"""
+        rows = await self._database.rows(query, prefix.casefold(), limit)
+        total = rows[0][2] if rows else 0
+        return TagList(tags=[TagCount(tag=tag, count=count) for tag, count, _ in rows], total=total)
 
     async def live(self, name: str) -> Row | None:
         """The live skill with this name; None if missing."""
@@ -205,11 +263,31 @@ class Catalog:
         """All folders with a skill of one of these names, including shadowed and broken ones."""
         return await self._select("WHERE name IN (SELECT value FROM json_each(?))", json.dumps(list(names)))
 
+    async def enabled_after(self, name: str, limit: int) -> list[Row]:
+        """The next enabled live skills by name, for lists that continue after a name."""
+        return await self._select("WHERE state = 'live' AND enabled AND name > ? ORDER BY name LIMIT ?", name, limit)
+
     async def all_live(self) -> list[Row]:
         return await self._select("WHERE state = 'live' ORDER BY name")
 
     async def live_names(self) -> set[str]:
         return {name for (name,) in await self._database.rows("SELECT name FROM skills WHERE state = 'live'")}
+
+    async def installed_names(self) -> set[str]:
+        """The live skills of the installed root."""
+        query = "SELECT name FROM skills WHERE state = 'live' AND root = ?"
+        return {name for (name,) in await self._database.rows(query, INSTALLED_ROOT)}
+
+    async def public(self, name: str | None = None) -> list[PublicSkill]:
+        """Live and enabled skills, sorted by name, without those that declare `metadata: internal: true`; or one."""
+        rows = await self._database.rows(
+            "SELECT name, description, content_hash FROM skills WHERE state = 'live' AND enabled AND filename = ? "
+            "AND lower(COALESCE(json_extract(record, '$.metadata.metadata.internal'), '')) NOT IN ('true', '1') "
+            "AND (?2 IS NULL OR name = ?2) ORDER BY name",
+            SKILL_FILE,
+            name,
+        )
+        return [PublicSkill(*row) for row in rows]
 
     async def facts(self, names: Collection[str]) -> dict[str, SkillFacts]:
         """Mode and enabled state of these skills, for search results."""
@@ -293,11 +371,25 @@ class Catalog:
         ]
 
 
+def _found(connection: sqlite3.Connection, keys: Sequence[int]) -> list[tuple[Row, Standing]]:
+    """The rows with these ids, in the same order."""
+    query = f"{_FOUND} WHERE skills.rowid IN (SELECT value FROM json_each(?))"  # noqa: S608
+    found = {values[0]: values for values in connection.execute(query, (json.dumps(keys),))}
+    end = len(_COLUMNS) + 1
+    return [(_row(found[key][1:end]), _standing(found[key])) for key in keys if key in found]
+
+
+def _standing(values: Sequence[Any]) -> Standing:
+    calls, failures, last, needs_access = values[-4:]
+    return Standing(calls=calls, failures=failures, last_called_at=last, needs_access=bool(needs_access))
+
+
 def _row(values: Sequence[Any]) -> Row:
     columns = dict(zip(_COLUMNS, values, strict=True))
-    for key in ("tags", "derived_tags"):
+    for key in ("tags", "derived_tags", "permissions"):
         columns[key] = tuple(json.loads(columns[key]))
-    columns["record"] = json.loads(columns["record"])
+    for key in ("record", "needs"):
+        columns[key] = json.loads(columns[key])
     columns["dangerous"], columns["enabled"] = bool(columns["dangerous"]), bool(columns["enabled"])
     return Row(**columns)
 

@@ -38,6 +38,13 @@ def compare(
     ]
 
 
+def content_hashes(file: BinaryIO, package: Package) -> dict[str, str]:
+    """The content hash that each skill of the package will have, by its own name."""
+    return {
+        skill.metadata.name: content_hash(list(_hashes_in_archive(file, skill).values())) for skill in package.skills
+    }
+
+
 def _change(file: BinaryIO, skill: PackagedSkill, name: str, folder: Path, row: Row | None) -> SkillChange:
     new, old = _hashes_in_archive(file, skill), _hashes_on_disk(folder)
     metadata, origin = skill.metadata, read_origin(folder)

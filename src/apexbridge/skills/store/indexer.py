@@ -97,6 +97,7 @@ class Indexer:
         locks: NameLocks,
         settling: asyncio.Lock,
         folder_of: Callable[[FolderKey], FoundFolder],
+        on_indexed: Callable[[Sequence[str]], None],
     ) -> None:
         self._catalog = catalog
         self._library = library
@@ -104,6 +105,7 @@ class Indexer:
         self._locks = locks
         self._settling = settling
         self._folder_of = folder_of
+        self._on_indexed = on_indexed
         self._pass = asyncio.Lock()
         self._is_pending = asyncio.Event()
         """Set while a live skill lacks its vector."""
@@ -236,6 +238,7 @@ class Indexer:
             with storage_faults():
                 marked = await in_thread(lambda: [self._mark(now[row.key]) for row, _ in same])
                 await self._catalog.save(marked)
+        self._on_indexed([row.name for row, _ in same])
         return len(same)
 
     # ------------------------------------------------------------------------------------------------- markers

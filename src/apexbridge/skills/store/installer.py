@@ -5,7 +5,7 @@ import itertools
 import os
 from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import asynccontextmanager, contextmanager, suppress
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import BinaryIO, Literal
 
@@ -13,15 +13,22 @@ from apexbridge._tasks import in_thread
 from apexbridge._text import near_names
 from apexbridge._time import now_ms
 from apexbridge.errors import (
+    InvalidArchiveError,
     RequestError,
     SkillAlreadyExistsError,
     SkillError,
     SkillNotFoundError,
+    SkillParseError,
     did_you_mean,
 )
 from apexbridge.skills import MAX_NAME_CHARACTERS
 from apexbridge.skills.models import InstallReceipt, Origin
-from apexbridge.skills.package.validation import Package, PackagedPlugin, PackagedSkill
+from apexbridge.skills.package.dependencies import Dependencies, read_dependencies
+from apexbridge.skills.package.detection import Use, detect
+from apexbridge.skills.package.fingerprint import scan_folder
+from apexbridge.skills.package.progress import report_phase
+from apexbridge.skills.package.skill import Skill
+from apexbridge.skills.package.validation import BrokenFolderError, Package, PackagedPlugin, PackagedSkill
 from apexbridge.skills.remote.source_text import parse_source
 from apexbridge.skills.store.catalog import Catalog, Row, derived_tags_of
 from apexbridge.skills.store.indexer import IndexDocument, SkillIndex
@@ -32,12 +39,25 @@ from apexbridge.skills.store.plugins import PluginRecord
 from apexbridge.skills.store.roots import INSTALLED_ROOT, FoundFolder
 from apexbridge.skills.store.scanner import Prepared, Scanner
 from apexbridge.skills.store.trash import HiddenSkill, Removed, RemovedSkill
+from apexbridge.skills.store.versions import BY_HAND, Change, Content, Version
 
 PackagesOf = Callable[[str], Awaitable[tuple[str, ...]]]
 """Returns the packages that were added to a skill."""
 AddPackages = Callable[[str, Sequence[str]], Awaitable[None]]
 """Adds packages to a skill."""
 _Packages = Mapping[str, tuple[str, ...]]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ExaminedSkill:
+    """A skill of a package as it would be installed."""
+
+    name: str
+    """Under which it would be served."""
+    skill: Skill
+    paths: tuple[str, ...]
+    declared: Dependencies
+    uses: tuple[Use, ...]
 
 
 class Installer:
@@ -55,6 +75,7 @@ class Installer:
         index: SkillIndex,
         locks: NameLocks,
         commits: NameLocks,
+        require_entry_script: bool,
     ) -> None:
         self._library = library
         self._catalog = catalog
@@ -62,6 +83,7 @@ class Installer:
         self._index = index
         self._locks = locks
         self._commits = commits
+        self._require_entry_script = require_entry_script
 
     async def install(
         self,
@@ -72,10 +94,11 @@ class Installer:
         origin: Origin | None = None,
         keep: Collection[str] = (),
         served_as: str | None = None,
+        change: Change,
     ) -> InstallReceipt:
-        """Install every skill of the package, or none. `origin` is recorded with each of them.
+        """Install every skill of the package, or none. `origin` is recorded with each of them, `change` with versions.
 
-        A package of one skill replaces the skill that is served as `served_as`, if that is set.
+        A package of one skill replaces the skill that is served as `served_as`, if that is set. It stays in its plugin.
 
         Skills that a new version of a plugin lacks go to the trash, and so do the replaced versions of `keep`.
 
@@ -88,8 +111,11 @@ class Installer:
             package, overwrite=overwrite, served_as=served_as
         )  # fails early; computed again under the lock
         stage = self._library.stage_path()
+        drafts: list[Path] = []
         try:
+            report_phase("unpacking")
             staged = await in_thread(self._stage, file, package, names, stage, origin)
+            report_phase("indexing")
             vectors = await self._index.embed([_document(one) for one in staged])
             async with self._holding([*_candidates(package), *names], plugins) as members:
                 names = await self.names(package, overwrite=overwrite, served_as=served_as)
@@ -106,19 +132,26 @@ class Installer:
                     if row.root == INSTALLED_ROOT and row.folder != folder_of_name(row.name)
                 ]
                 replaced = bool(elsewhere) or any(self._exists(name) for name in names)
+                report_phase("installing")
                 await self._catalog.prove_writable()
+                drafts = await in_thread(self._prepare_versions, staged)
+                await self._settle_changed(names)
                 known = await self._catalog.named([*names, *superseded])
                 async with self._commits.hold(*names, *superseded):
                     copies = await in_thread(self._keep_copies, [one for one in keep if one in names], known)
                     try:
                         gone = [_removed("skill", name, known, None) for name in superseded if self._exists(name)]
-                        await in_thread(self._commit, stage, staged, package, gone, elsewhere, origin)
+                        plugins_of = None if served_as else plugins
+                        await in_thread(self._commit, stage, staged, package, gone, elsewhere, origin, plugins_of)
                     except BaseException:
                         for entry in copies:
                             await in_thread(self._library.discard, entry)
                         raise
-                    await self._settle([*map(folder_of_name, [*names, *superseded]), *elsewhere], prepared)
+                    folders = [*map(folder_of_name, [*names, *superseded]), *elsewhere]
+                    await self._settle(folders, prepared, change)
         finally:
+            for draft in drafts:  # of contents that are stored already
+                await in_thread(draft.unlink, missing_ok=True)
             await in_thread(self._library.discard_stage, stage)
         return InstallReceipt(
             name=package.name,
@@ -129,6 +162,92 @@ class Installer:
             replaced=replaced,
             warnings=package.warnings + await self._shadow_warnings(names),
         )
+
+    async def examine(self, file: BinaryIO, package: Package) -> list[ExaminedSkill]:
+        """What would be installed, under which names. The skills are staged one after the other, and removed again."""
+        package = await in_thread(self._with_own_plugin_names, package)
+        names = await self.names(package, overwrite=True)
+        report_phase("unpacking")
+        return await in_thread(self._examine, file, package, names)
+
+    def _examine(self, file: BinaryIO, package: Package, names: Sequence[str]) -> list[ExaminedSkill]:
+        examined = []
+        for skill, name in zip(package.skills, names, strict=True):
+            stage = self._library.make_stage(self._library.stage_path())
+            try:
+                staged = self._library.stage_skill(file, skill, name, stage)
+                examined.append(
+                    ExaminedSkill(
+                        name=name,
+                        skill=staged.skill,
+                        paths=tuple(file.path for file in scan_folder(staged.path).files),
+                        declared=read_dependencies(staged.path),
+                        uses=tuple(detect(staged.path)),
+                    )
+                )
+            finally:
+                self._library.discard_stage(stage)
+        return examined
+
+    async def install_version(self, name: str, number: int, *, served: Row, change: Change) -> None:
+        """Replace an installed skill by one of its versions. The caller holds its name.
+
+        Raises:
+            FileNotFoundError: the version was removed a moment ago.
+            SkillParseError: its content is not a valid skill by the current settings.
+        """
+        stage = self._library.stage_path()
+        try:
+            staged = await in_thread(self._stage_version, name, number, stage)
+            (vector,) = await self._index.embed([_document(staged)])
+            await self._catalog.prove_writable()
+            await self._settle_changed([name])
+            async with self._commits.hold(name):
+                await in_thread(self._library.put, staged, self._library.skills / served.folder)
+                prepared = Prepared(vector=vector, skill=staged.skill, signature=staged.signature)
+                await self._settle([served.folder], {name: prepared}, replace(change, default=number))
+        finally:
+            await in_thread(self._library.discard_stage, stage)
+
+    def _stage_version(self, name: str, number: int, stage: Path) -> StagedSkill:
+        version = self._library.versions.of(name).numbered(number)
+        if version is None:
+            raise FileNotFoundError(number)
+        self._library.make_stage(stage)
+        try:
+            return self._library.stage_version(name, version, stage, require_entry_script=self._require_entry_script)
+        except BrokenFolderError as error:
+            problem = f"Version {number} of {name} cannot be installed: {error}"
+            raise SkillParseError(problem, skill=name) from error
+
+    async def add_version(self, file: BinaryIO, package: Package, name: str, *, change: Change) -> Version:
+        """Store a package of one skill as a version of an installed skill, which does not change. The caller holds its
+        name.
+
+        Raises:
+            InvalidArchiveError: ARCHIVE_TOO_LARGE.
+        """
+        stage = self._library.stage_path()
+        try:
+            (staged,) = await in_thread(self._stage, file, package, [name], stage, None)
+            version = await in_thread(self._library.versions.add, _content(staged), change, as_default=False)
+        finally:
+            await in_thread(self._library.discard_stage, stage)
+        if version is None:
+            raise InvalidArchiveError("The package is too large to be stored as a version", code="ARCHIVE_TOO_LARGE")
+        return version
+
+    def _prepare_versions(self, staged: Sequence[StagedSkill]) -> list[Path]:
+        """Pack the contents before they are committed: on a full disk, nothing is installed. Returns the drafts."""
+        drafts = [self._library.versions.prepare(_content(one)) for one in staged]
+        return [draft for draft in drafts if draft]
+
+    async def _settle_changed(self, names: Sequence[str]) -> None:
+        """Record edits by hand of skills that are about to be replaced, so that they stay as a version."""
+        rows = [row for row in await self._catalog.named(names) if row.root == INSTALLED_ROOT]
+        changed = await in_thread(lambda: [row.folder for row in rows if self._scanner.is_changed(row)])
+        if changed:
+            await self._settle(changed, {})
 
     async def uninstall(self, name: str, folder: Path, *, keep: bool, packages_of: PackagesOf) -> Removed | None:
         """Remove a skill. The caller holds its name. With `keep`, it goes to the trash, and its record is returned.
@@ -260,6 +379,8 @@ class Installer:
             SkillAlreadyExistsError: the skill or one of the plugins is installed and `overwrite` is false.
         """
         if package.skill and served_as:
+            if not any(row.root == INSTALLED_ROOT for row in await self._catalog.named([served_as])):
+                raise SkillNotFoundError(served_as)  # uninstalled in the meantime
             return [served_as]
         candidates = _candidates(package)
         known = await self._catalog.named(candidates)
@@ -312,10 +433,12 @@ class Installer:
         superseded: list[Removed],
         elsewhere: list[str],
         origin: Origin | None,
+        plugins_of: Sequence[str] | None,
     ) -> None:
         names = [skill.name for skill in staged]
-        # Before the folders change: a crash in between loses only the link to the old plugin, never the skill.
-        self._library.plugins.drop(names, except_plugins=[plugin.name for plugin in package.plugins])
+        if plugins_of is not None:
+            # Before the folders change: a crash in between loses only the link to the old plugin, never the skill.
+            self._library.plugins.drop(names, except_plugins=plugins_of)
         if package.skill:
             self._library.put(staged[0], self._path(staged[0].name))
         else:
@@ -357,6 +480,7 @@ class Installer:
                 record = removed
         if record is None:
             gone = self._library.remove(folder, self._library.skills)
+            self._library.discard_versions(name)
         # Last: after a crash or on a full disk, the plugin's record has the removed name, which listings filter out.
         with suppress(OSError):
             self._library.plugins.drop([name])
@@ -377,10 +501,9 @@ class Installer:
             self._library.discard_stage(stage)
         return None
 
-    async def _settle(self, folders: Sequence[str], prepared: dict[str, Prepared]) -> None:
-        await self._scanner.settle(
-            [self._scanner.folder_of((INSTALLED_ROOT, folder)) for folder in folders], prepared=prepared
-        )
+    async def _settle(self, folders: Sequence[str], prepared: dict[str, Prepared], change: Change = BY_HAND) -> None:
+        found = [self._scanner.folder_of((INSTALLED_ROOT, folder)) for folder in folders]
+        await self._scanner.settle(found, prepared=prepared, change=change)
 
     async def _shadow_warnings(self, names: Sequence[str]) -> list[str]:
         labels = self._scanner.labels()
@@ -418,6 +541,16 @@ def _renamed(staged: Sequence[StagedSkill], names: Sequence[str]) -> list[Staged
 def _document(staged: StagedSkill) -> IndexDocument:
     metadata = staged.skill.metadata
     return IndexDocument(metadata=metadata, derived_tags=derived_tags_of(metadata), summary=staged.skill.summary)
+
+
+def _content(staged: StagedSkill) -> Content:
+    return Content(
+        name=staged.name,
+        description=staged.skill.metadata.description,
+        content_hash=staged.skill.content_hash,
+        folder=staged.path,
+        files=scan_folder(staged.path).files,
+    )
 
 
 def _kind(package: Package) -> str:

@@ -10,7 +10,7 @@ import logging
 import os
 import shutil
 import uuid
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import BinaryIO
@@ -18,18 +18,22 @@ from typing import BinaryIO
 from apexbridge._fs import exchange, replace_file, sync_folder
 from apexbridge.sandbox.launcher.removal import remove_tree
 from apexbridge.skills import ORIGIN_FILE
+from apexbridge.skills.config import VersionLimits
 from apexbridge.skills.models import Origin
 from apexbridge.skills.package.archive import Entry, read_entry
 from apexbridge.skills.package.fingerprint import FolderTooLargeError, content_hash, hash_folder, scan_folder
 from apexbridge.skills.package.skill import PackageFile, Skill
-from apexbridge.skills.package.validation import PackagedSkill
+from apexbridge.skills.package.validation import PackagedSkill, read_folder
 from apexbridge.skills.store.names import folder_of_name, own_name
 from apexbridge.skills.store.plugins import PLAN_FILE, Plan, PluginChange, PluginRecord, PluginRecords
 from apexbridge.skills.store.trash import HiddenSkills, Removed, Trash, gone_folder
+from apexbridge.skills.store.versions import Version, VersionStore
 
 logger = logging.getLogger(__name__)
 _TRASH = ".apex-trash-"
 _ASIDE = ".apex-aside-"
+_VERSIONS = "versions."
+"""Prefix of the versions of a removed skill in its entry of the trash."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -58,7 +62,7 @@ class StagedSkill:
 class Library:
     """The skill folders of the data directory."""
 
-    def __init__(self, data_dir: Path, skills: Path | None = None) -> None:
+    def __init__(self, data_dir: Path, skills: Path | None = None, limits: VersionLimits | None = None) -> None:
         self.skills = skills or data_dir / "skills"
         self.skills.mkdir(parents=True, exist_ok=True)
         # A rename cannot cross mounts. Dot-folders are never read as skills.
@@ -69,10 +73,17 @@ class Library:
         self.hidden = HiddenSkills(data_dir / "hidden.json")
         self.plugins = PluginRecords(data_dir / "plugins")
         self.markers = data_dir / "markers"
+        # Versions belong to one folder of skills, which can change at run time.
+        is_own = one_mount and self.skills.absolute() == (data_dir / "skills").absolute()
+        self.versions = VersionStore(
+            data_dir / "versions" if is_own else self.skills / ".versions",
+            limits or VersionLimits(),
+            drafts=lambda: self.staging,
+        )
 
     def prepare(self) -> None:
         """Create the folders, finish plans that a crash interrupted, and remove leftovers."""
-        for folder in (self.plugins.folder, self.staging, self.trash, self.markers):
+        for folder in (self.plugins.folder, self.staging, self.trash, self.markers, self.versions.folder):
             folder.mkdir(mode=0o700, parents=True, exist_ok=True)
         for aside in sorted(self.skills.glob(f"{_ASIDE}*")):  # a crash interrupted a three-step swap
             target = self.skills / aside.name.removeprefix(_ASIDE)
@@ -86,7 +97,44 @@ class Library:
         for leftover in self.staging.iterdir():
             if not Plan.read(leftover):
                 remove_tree(str(leftover))
+        self._reunite_versions()
         self.removed.sweep()
+
+    def sweep(self, served: Collection[str]) -> None:
+        """Delete removed skills and versions that are too old. `served` are the names of all skills."""
+        folders = {folder_of_name(name) for name in served}
+        self.removed.sweep()
+        self.versions.sweep(lambda folder: folder in folders or os.path.lexists(self.skills / folder))
+
+    def _reunite_versions(self) -> None:
+        """Move versions of removed skills into their entries of the trash: a crash may have come in between.
+
+        Removals move the versions after the folder, and restores move them before it.
+        """
+        lost = [folder for folder in self.versions.names() if not os.path.lexists(self.skills / folder)]
+        entries = self.removed.all() if lost else []
+        for folder in lost:
+            for entry, record in entries:
+                own = [name for name in record.names if folder_of_name(name) == folder]
+                if own and os.path.lexists(gone_folder(entry, own[0])):
+                    self._take_versions(own[0], entry)
+                    break
+
+    def _take_versions(self, name: str, entry: Path) -> None:
+        """Move the versions of a removed skill next to its folder in an entry of the trash, or in a stage."""
+        target = entry / f"{_VERSIONS}{folder_of_name(name)}"
+        source = self.versions.path(name)
+        if os.path.lexists(source) and not os.path.lexists(target):
+            source.rename(target)
+            sync_folder(self.versions.folder)
+
+    def _return_versions(self, name: str, entry: Path) -> None:
+        """Move the versions of a skill back before its folder is restored."""
+        source, target = entry / f"{_VERSIONS}{folder_of_name(name)}", self.versions.path(name)
+        if os.path.lexists(source):
+            self.discard_versions(name)  # of a skill of the same name whose folder was removed by hand
+            source.rename(target)
+            sync_folder(self.versions.folder)
 
     # ------------------------------------------------------------------------------------------------- staging
     def stage_path(self) -> Path:
@@ -114,12 +162,27 @@ class Library:
             hashed.append((packed, _write_entry(file, entry, path)))
         content = content_hash(hashed)
         if origin is not None:
-            data = origin.model_copy(update={"content_hash": content}).model_dump_json(indent=1).encode()
-            replace_file(target / ORIGIN_FILE, data, beside=target, durable=True)
+            write_origin(target, origin.model_copy(update={"content_hash": content}))
         for folder in folders:
             sync_folder(folder)
         scan = scan_folder(target)
         skill = package.assessment.skill(target, scan, content)
+        return StagedSkill(path=target, skill=skill.renamed(name), signature=scan.signature)
+
+    def stage_version(self, name: str, version: Version, stage: Path, *, require_entry_script: bool) -> StagedSkill:
+        """Write a version of a skill into a stage, with the origin that it had.
+
+        Raises:
+            FileNotFoundError: the version was removed a moment ago.
+            ServerError: its archive is damaged.
+            BrokenFolderError: it is not a valid skill any more.
+        """
+        target = _make_folder(stage / folder_of_name(name))
+        self.versions.extract(name, version, target)
+        if version.origin is not None:
+            write_origin(target, version.origin)
+        scan = scan_folder(target)
+        skill = read_folder(target, scan, require_entry_script=require_entry_script, folder=own_name(name))
         return StagedSkill(path=target, skill=skill.renamed(name), signature=scan.signature)
 
     def discard(self, folder: Path) -> None:
@@ -210,7 +273,15 @@ class Library:
                 remove_tree(str(entry))
                 raise
             sync_folder(folder.parent)
+            self._take_versions(record.name, entry)
             sync_folder(entry)
+
+    def discard_versions(self, name: str) -> None:
+        """Delete the versions of a skill."""
+        if os.path.lexists(source := self.versions.path(name)):
+            gone = self.staging / uuid.uuid4().hex
+            source.rename(gone)
+            remove_tree(str(gone))
 
     def keep_copy(self, folder: Path, record: Removed) -> Path:
         """Copy a folder that will be replaced into a new entry of the trash; returns the entry.
@@ -247,6 +318,7 @@ class Library:
                 plugin = self.plugins.named(record.plugin.name) if record.plugin else None
                 if plugin and plugin.name_of(own_name(record.name)) is None:
                     self.plugins.write(plugin.having(sorted({*plugin.skills, record.name})))
+                self._return_versions(record.name, entry)
                 gone_folder(entry, record.name).rename(self.skills / folder_of_name(record.name))
                 sync_folder(self.skills)
             remove_tree(str(entry))
@@ -273,11 +345,13 @@ class Library:
             folder = folder_of_name(name)
             self._swap_in(stage / folder, expected, self.skills / folder)
         for name in plan.superseded:
-            live = self.skills / folder_of_name(name)
+            live, gone = self.skills / folder_of_name(name), self._gone(stage, plan, name)
             if os.path.lexists(live):
-                live.rename(self._gone(stage, plan, name))
+                live.rename(gone)
+            self._take_versions(name, gone.parent)
         for name in plan.restored:
             gone, live = gone_folder(stage, name), self.skills / folder_of_name(name)
+            self._return_versions(name, stage)
             if os.path.lexists(gone) and not os.path.lexists(live):
                 gone.rename(live)
         for change in plan.plugins:
@@ -296,12 +370,14 @@ class Library:
                     live.rename(stage / folder)
         for name in plan.superseded:
             if os.path.lexists(gone := self._gone(stage, plan, name)):
+                self._return_versions(name, gone.parent)
                 gone.rename(self.skills / folder_of_name(name))
         for entry in plan.trash.values():
             remove_tree(str(self.trash / entry))
         for name in plan.restored:
             if not os.path.lexists(gone_folder(stage, name)):
                 (self.skills / folder_of_name(name)).rename(gone_folder(stage, name))
+            self._take_versions(name, stage)
         (stage / PLAN_FILE).unlink(missing_ok=True)
         for change in plan.plugins:
             if self.plugins.named(change.after.name) != change.before:
@@ -316,6 +392,12 @@ class Library:
         if staged.exists() and _hash(staged) == expected:
             self._put_in_place(staged, target)
         # Otherwise it is committed already, and the staged path holds the folder that it replaced.
+
+
+def write_origin(folder: Path, origin: Origin) -> None:
+    """Record where the skill of a staged folder was fetched from."""
+    data = origin.model_dump_json(indent=1).encode()
+    replace_file(folder / ORIGIN_FILE, data, beside=folder, durable=True)
 
 
 def read_origin(folder: Path) -> Origin | None:

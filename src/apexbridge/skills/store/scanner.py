@@ -20,10 +20,11 @@ from apexbridge.skills.package.skill import Skill
 from apexbridge.skills.package.validation import BrokenFolderError, read_folder
 from apexbridge.skills.store.catalog import Catalog, FolderKey, FolderState, Row, columns_of
 from apexbridge.skills.store.indexer import Indexer, Progress, SkillIndex
-from apexbridge.skills.store.library import Library
+from apexbridge.skills.store.library import Library, read_origin
 from apexbridge.skills.store.locks import NameLocks
 from apexbridge.skills.store.names import folder_of_name, name_of_folder, own_name, served_name
-from apexbridge.skills.store.roots import FoundFolder, SkillRoot, discover, locate
+from apexbridge.skills.store.roots import INSTALLED_ROOT, FoundFolder, SkillRoot, discover, locate
+from apexbridge.skills.store.versions import BY_HAND, Change, Content
 from apexbridge.storage.directory import storage_faults
 
 BATCH = 100
@@ -50,6 +51,9 @@ class Listener(Protocol):
 
     def skill_removed(self, name: str) -> None:
         """Called if no folder provides this name any more."""
+
+    def skills_indexed(self, names: Sequence[str]) -> None:
+        """Called if skills got their vectors after they were found by words only."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -92,6 +96,7 @@ class Scanner:
             locks=locks,
             settling=self._settling,
             folder_of=self.folder_of,
+            on_indexed=listener.skills_indexed,
         )
 
     @property
@@ -116,6 +121,7 @@ class Scanner:
         gone = [self.folder_of(key) for key in known if key not in seen]
         report = await self._settle_in_batches(changed + gone, known, progress)
         removed = await self.indexer.retain(await self._catalog.live_names())
+        await self.record_missing_versions()
         return ScanReport(
             indexed=report.indexed,
             skipped=report.skipped + len(seen) - len(changed),
@@ -238,17 +244,22 @@ class Scanner:
 
     # ------------------------------------------------------------------------------------------------ settling
     async def settle(
-        self, folders: Sequence[FoundFolder], *, prepared: Mapping[str, Prepared] | None = None
+        self,
+        folders: Sequence[FoundFolder],
+        *,
+        prepared: Mapping[str, Prepared] | None = None,
+        change: Change = BY_HAND,
     ) -> ScanReport:
-        """Scan these folders again and update catalog, index, markers and tools. The caller holds their names.
+        """Scan these folders again and update versions, catalog, index, markers and tools.
 
-        `prepared` is what was computed before the folders changed, by name.
+        The caller holds their names.
+        `prepared` is what was computed before the folders changed, by name; `change` is recorded with new versions.
 
         Raises:
             ServerError: STORAGE_FULL; the folders on disk are valid, and `retry` records them later.
         """
         try:
-            report = await run_to_completion(self._settle_exclusively(folders, prepared or {}))
+            report = await run_to_completion(self._settle_exclusively(folders, prepared or {}, change))
         except BaseException as error:
             self._unsettled |= {found.key: found for found in folders}
             if not isinstance(error, ServerError) or error.code != "STORAGE_FULL":
@@ -261,22 +272,26 @@ class Scanner:
             self._unsettled.pop(found.key, None)
         return report
 
-    async def _settle_exclusively(self, folders: Sequence[FoundFolder], prepared: Mapping[str, Prepared]) -> ScanReport:
+    async def _settle_exclusively(
+        self, folders: Sequence[FoundFolder], prepared: Mapping[str, Prepared], change: Change
+    ) -> ScanReport:
         """Settle one batch at a time: folders of different names may contain the same skill."""
         async with self._settling:
             with storage_faults():
-                return await self._reconcile(folders, prepared)
+                return await self._reconcile(folders, prepared, change)
 
     async def retry(self) -> None:
         """Settle folders again whose last attempt failed."""
         if self._unsettled:
             await self._settle_in_batches(list(self._unsettled.values()), await self._catalog.states(), None)
 
-    async def _reconcile(self, folders: Sequence[FoundFolder], prepared: Mapping[str, Prepared]) -> ScanReport:
+    async def _reconcile(
+        self, folders: Sequence[FoundFolder], prepared: Mapping[str, Prepared], change: Change
+    ) -> ScanReport:
         """Read the folders, choose for each affected name the folder that provides it, and record the changes.
 
-        The index comes first, then the catalog, then the tools: a crash in between leaves a row that no longer matches
-        its folder, so the next start repeats the work.
+        Index and versions come first, then the catalog, then the tools: a crash in between leaves a row that no longer
+        matches its folder, so the next start repeats the work.
         """
         rows_before = await self._catalog.at([found.key for found in folders])
         rows_on_disk = await in_thread(self._examine_all, folders, rows_before, prepared)
@@ -302,6 +317,7 @@ class Scanner:
         indexed = await self.indexer.put(to_index, {name: one.vector for name, one in prepared.items()})
         rows = [indexed.get(row.key, row) for row in rows]
 
+        await in_thread(self._record_versions, list(live.values()), change)
         stored = {row.key: row for row in rows_of_names} | rows_before  # a folder's skill can change its name
         changed = [row for row in rows if stored.get(row.key) != row]
         await self._catalog.save(changed, forget=[key for key in rows_before if key not in rows_on_disk])
@@ -314,6 +330,42 @@ class Scanner:
                 self._listener.skill_changed(row)
         embedded = sum(row.embedder is not None for row in indexed.values())
         return ScanReport(indexed=embedded, skipped=len(rows_on_disk) - embedded, removed=len(removed))
+
+    def _record_versions(self, rows: Sequence[Row], change: Change) -> None:
+        """Record new contents of installed skills as versions. On a full disk, skills are served without them."""
+        for row in rows:
+            if row.root != INSTALLED_ROOT:
+                continue
+            try:
+                self._library.versions.record(self.content_of(row), change)
+            except FileNotFoundError:  # removed a moment ago
+                continue
+            except (OSError, FolderTooLargeError):
+                logger.exception("the version of %s could not be recorded", row.name)
+
+    def content_of(self, row: Row) -> Content:
+        """The content of an installed skill, for a version."""
+        folder = self.folder_of(row.key).path
+        return Content(
+            name=row.name,
+            description=row.description,
+            content_hash=row.content_hash,
+            folder=folder,
+            files=scan_folder(folder).files,
+            origin=read_origin(folder),
+        )
+
+    async def record_missing_versions(self) -> None:
+        """Record a first version of installed skills that have none, such as those of an earlier release."""
+        missing = await in_thread(self._library.versions.without_record, await self._catalog.installed_names())
+        if missing:
+            async with self._settling:
+                rows = [row for row in await self._catalog.named(missing) if row.state == "live"]
+                await in_thread(self._record_versions, rows, BY_HAND)
+
+    def is_changed(self, row: Row) -> bool:
+        """Whether the folder of a row has changed since it was read."""
+        return self._scan(self.folder_of(row.key)).signature != row.signature
 
     def _examine_all(
         self,

@@ -1,19 +1,23 @@
 """The skills on disk and their catalog: which skills there are, and where their folders are."""
 
 import asyncio
-from collections.abc import AsyncIterator
+import os
+from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager, suppress
 from pathlib import Path
 
 from apexbridge._tasks import in_thread, run_to_completion
 from apexbridge._text import near_names
+from apexbridge._time import from_ms
 from apexbridge.errors import SkillNotFoundError, SkillReadOnlyError
-from apexbridge.skills.config import SkillManagerConfig
+from apexbridge.skills.config import SkillManagerConfig, VersionLimits
+from apexbridge.skills.models import OriginItem, PluginSummary
 from apexbridge.skills.store.catalog import Catalog, Row
 from apexbridge.skills.store.indexer import SkillIndex
 from apexbridge.skills.store.installer import Installer
-from apexbridge.skills.store.library import Library
+from apexbridge.skills.store.library import Library, read_origin
 from apexbridge.skills.store.locks import Gate, NameLocks
+from apexbridge.skills.store.names import folder_of_name
 from apexbridge.skills.store.roots import INSTALLED_ROOT, SkillRoot
 from apexbridge.skills.store.scanner import Listener, Scanner
 from apexbridge.storage.directory import storage_faults
@@ -31,6 +35,7 @@ class SkillStore:
         index: SkillIndex,
         listener: Listener,
         require_entry_script: bool,
+        versions: VersionLimits | None = None,
     ) -> None:
         self.catalog = catalog
         self.locks = NameLocks()
@@ -45,11 +50,12 @@ class SkillStore:
         self._index = index
         self._listener = listener
         self._require_entry_script = require_entry_script
+        self._version_limits = versions
         self._use(config)
 
     def _use(self, config: SkillManagerConfig) -> None:
         self.config = config
-        self.library = Library(self._data_dir, config.skills_path)
+        self.library = Library(self._data_dir, config.skills_path, self._version_limits)
         roots = [SkillRoot(id=str(path), path=path) for path in config.custom_paths]
         self.scanner = Scanner(
             catalog=self.catalog,
@@ -67,6 +73,7 @@ class SkillStore:
             index=self._index,
             locks=self.locks,
             commits=self.commits,
+            require_entry_script=self._require_entry_script,
         )
 
     async def recover(self) -> None:
@@ -137,3 +144,34 @@ class SkillStore:
                 skill=row.name,
             )
         return found.path
+
+    def plugins(self) -> list[PluginSummary]:
+        """Installed plugins with their skills."""
+        library = self.library
+        found = [
+            PluginSummary(
+                name=record.name,
+                version=record.version,
+                description=record.description,
+                installed_at=from_ms(record.installed_at),
+                origin=record.origin,
+                skills=[skill for skill in record.skills if os.path.lexists(library.skills / folder_of_name(skill))],
+            )
+            for record in library.plugins.all()
+        ]
+        return [plugin for plugin in found if plugin.skills]  # all its folders may have been removed by hand
+
+    def origins(self, rows: Sequence[Row]) -> list[OriginItem]:
+        """Plugins and skills that were fetched from a source, sorted by name. `rows` are the installed skills."""
+        plugins = [
+            OriginItem(name=plugin.name, kind="plugin", origin=plugin.origin)
+            for plugin in self.plugins()
+            if plugin.origin
+        ]
+        names = {plugin.name for plugin in plugins}
+        skills = [
+            OriginItem(name=row.name, kind="skill", origin=origin)
+            for row in rows
+            if row.plugin not in names and (origin := read_origin(self.folder(row)))
+        ]
+        return sorted([*plugins, *skills], key=lambda item: item.name)

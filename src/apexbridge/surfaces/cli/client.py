@@ -132,8 +132,9 @@ class Api:
         async with self._stream("GET", path) as response:
             return sum([target.write(chunk) async for chunk in _chunks(response, limit)])
 
-    async def download_skill(self, name: str, target: BinaryIO) -> int:
-        return await self.download(skill_path(name, "export"), target)
+    async def download_skill(self, name: str, target: BinaryIO, *, version: int | None = None) -> int:
+        segments = ("export",) if version is None else ("versions", str(version), "export")
+        return await self.download(skill_path(name, *segments), target)
 
     @asynccontextmanager
     async def _stream(
@@ -268,6 +269,14 @@ async def connected(*, data_dir: str | None, url: str | None, creates: bool = Tr
                 if error.code != "DATA_DIR_IN_USE" or time.monotonic() > deadline:
                     raise
         yield Api(transport)
+
+
+async def attached(connection: Connection) -> HttpTransport | None:
+    """The server that a command uses; None if no process has the data directory. Waits while another command has it."""
+    if connection.url is not None:
+        return _transport(connection.url, connection.api_key, trust_env=True)
+    server = await _running_server(connection.data_dir, time.monotonic() + WAIT_SECONDS)
+    return server and _transport(server.address, connection.api_key or server.key, trust_env=False)
 
 
 async def running_api(connection: Connection) -> Api | None:

@@ -12,7 +12,8 @@ _WITHOUT_OPTIONS = frozenset({"skills validate", "skills doctor", "eval retrieva
 _WITHOUT_URL = frozenset({"serve", "doctor", "audit export"})
 _COMMAND = re.compile(
     r"(?<![\w/.-])apex (serve|chat|doctor"
-    r"|(?:skills|plugins|tools|approvals|secrets|keys|audit|chats|runs|config|packages|workspaces) [a-z][a-z-]*[a-z])\b"
+    r"|(?:skills|plugins|tools|approvals|secrets|keys|audit|chats|runs|config|packages|workspaces|mcp)"
+    r" [a-z][a-z-]*[a-z])\b"
 )
 _options: dict[str, str] = {}
 

@@ -19,6 +19,7 @@ COMMANDS: dict[str, dict[str, tuple[str, str | None]]] = {
         "workspaces": ("workspaces:app", "Files of conversations, and of runs that share a workspace."),
         "approvals": ("tools:approvals", "Approvals of dangerous calls."),
         "secrets": ("grants:secrets", "Values that can be granted to skills by name."),
+        "mcp": ("mcp:app", "Connect MCP clients to this server, and the tools of other MCP servers."),
         "keys": ("keys:app", "API keys."),
         "audit": ("keys:audit", "The log of administrative acts."),
         "chats": ("chats:app", "Records of chat requests."),
@@ -27,11 +28,21 @@ COMMANDS: dict[str, dict[str, tuple[str, str | None]]] = {
     },
     "skills": {
         "install": ("packages:app", "Install a skill or a plugin."),
+        "lock": ("packages:app", "Write skills.lock: what was fetched, with commits, digests and contents."),
         "import": ("packages:app", "Install every skill of a folder and report on each."),
         "validate": ("packages:app", "Check whether a package can be installed; nothing is written."),
         "doctor": ("packages:app", "Diagnose a SKILL.md line by line, and repair it."),
         "run": ("run:app", "Run a skill or one of its scripts in the sandbox."),
         "add": ("packages:app", None),
+    },
+    "mcp": {
+        "config": ("mcp_config:app", "Print or write the configuration of an MCP client."),
+        "add": ("mcp_servers:app", "Add an MCP server and serve its tools."),
+        "remove": ("mcp_servers:app", "Remove an added MCP server and its tools."),
+        "list": ("mcp_servers:app", "List the MCP servers; secrets are never shown."),
+        "status": ("mcp_servers:app", "Connect to the MCP servers if necessary, and show their state."),
+        "rm": ("mcp_servers:app", None),
+        "ls": ("mcp_servers:app", None),
     },
 }
 """For each group its commands: module and app, and the help text. A command without a help text is hidden."""

@@ -26,6 +26,10 @@ class TransportError(Exception):
     """No response, or an incomplete one."""
 
 
+class NoConnectionError(TransportError):
+    """Nothing was sent."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Request:
     method: str
@@ -74,9 +78,9 @@ class HttpTransport:
             async with asyncio.timeout(CONNECT_SECONDS):
                 reader, writer = await self._connect()
         except TimeoutError as error:
-            raise TransportError(f"no connection within {CONNECT_SECONDS:.0f} s") from error
+            raise NoConnectionError(f"no connection within {CONNECT_SECONDS:.0f} s") from error
         except OSError as error:
-            raise TransportError(error.strerror or str(error)) from error
+            raise NoConnectionError(error.strerror or str(error)) from error
         try:
             exchange = _Exchange(reader, writer)
             try:

@@ -2,17 +2,30 @@
 
 import asyncio
 import json
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
 from fastapi import FastAPI, Request, Response
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, ConfigDict, Field, RootModel
 from pydantic.json_schema import models_json_schema
 from starlette.routing import Route
 
 from apexbridge.agent.budget import StopCause
 from apexbridge.agent.request import MAX_CLIENT_TOOLS, MAX_TOOLS, ApprovalMode
+from apexbridge.agent.tool_steps import CallKind, CallState
+from apexbridge.monitoring.server_events import (
+    ServerEventApproval,
+    ServerEventCounts,
+    ServerEventHello,
+    ServerEventMcp,
+    ServerEventRun,
+    ServerEventSkills,
+)
+from apexbridge.retrieval.kinds import Kind
+from apexbridge.retrieval.matches import Why
+from apexbridge.sandbox.models import ExecutionResult
+from apexbridge.storage.run_store import RunState
 from apexbridge.surfaces.http.middleware.auth import Access
-from apexbridge.surfaces.http.middleware.scopes import required_scope
+from apexbridge.surfaces.http.middleware.scopes import SESSION_PATH, required_scope
 from apexbridge.wire import WireModel
 
 Json = dict[str, Any]
@@ -20,8 +33,20 @@ DOCUMENT_PATH = "/openapi.json"
 _COMPONENTS = "#/components/schemas/"
 _METHODS = {"get", "put", "post", "delete", "options", "head", "patch", "trace"}
 _SCHEMES: Json = {
-    "bearer": {"type": "http", "scheme": "bearer", "description": "An API key. Create one with: apex keys create"},
+    "bearer": {
+        "type": "http",
+        "scheme": "bearer",
+        "description": "An API key. Create one with: apex keys create --name NAME",
+    },
     "apiKey": {"type": "apiKey", "in": "header", "name": "x-api-key", "description": "The same key."},
+}
+_SERVER_EVENTS: dict[str, type[WireModel]] = {
+    "hello": ServerEventHello,
+    "run": ServerEventRun,
+    "approval": ServerEventApproval,
+    "skills": ServerEventSkills,
+    "counts": ServerEventCounts,
+    "mcp": ServerEventMcp,
 }
 _REQUEST_ID: Json = {"x-request-id": {"description": "The client's id, or a new one.", "schema": {"type": "string"}}}
 
@@ -47,12 +72,44 @@ def complete_document(app: FastAPI, access: Access) -> None:
 
 
 def _complete(document: Json, *, keys_required: bool) -> None:
-    shapes = (ChatRequest, ChatCompletion, ChatCompletionChunk, ChatModel, ChatModelList, OpenAIError)
-    _, schemas = models_json_schema([(shape, "validation") for shape in shapes], ref_template=_COMPONENTS + "{model}")
+    shapes: tuple[type[BaseModel], ...] = (
+        ChatRequest,
+        ChatCompletion,
+        ChatCompletionChunk,
+        ChatModel,
+        ChatModelList,
+        ResponseRequest,
+        ResponseObject,
+        MessagesRequest,
+        MessagesAnswer,
+        TokensRequest,
+        TokenCount,
+        OpenAIError,
+        AnthropicError,
+        *_SERVER_EVENTS.values(),
+    )
+    described: list[tuple[type[BaseModel], Literal["validation", "serialization"]]] = [
+        *((shape, "validation") for shape in shapes),
+        *((shape, "serialization") for shape in _EVENTS.values()),
+    ]
+    _, schemas = models_json_schema(described, ref_template=_COMPONENTS + "{model}")
     components: Json = document.setdefault("components", {})
     components["schemas"] = {**components.get("schemas", {}), **schemas["$defs"]}
     components["securitySchemes"] = _SCHEMES
-    document["paths"] |= _chat_paths()
+    document["paths"] |= _chat_paths() | _messages_paths()
+    for path, event in _EVENTS.items():
+        content = document["paths"][path]["get"]["responses"]["200"].setdefault("content", {})
+        content["text/event-stream"] = {
+            "schema": {"type": "string", "description": f"Events with the fields of {event.__name__}; `data` is JSON."},
+            "x-event-schema": {"$ref": _COMPONENTS + event.__name__},
+        }
+    events = document["paths"]["/api/events"]["get"]["responses"]["200"]
+    events["content"] = {
+        "text/event-stream": {
+            "schema": {"type": "string", "description": "Events; `reset` and `keys` have an empty object as data."},
+            "x-event-schemas": {kind: {"$ref": _COMPONENTS + shape.__name__} for kind, shape in _SERVER_EVENTS.items()},
+        }
+    }
     for path, operations in document["paths"].items():
         for method, operation in operations.items():
             if method in _METHODS:
@@ -62,6 +119,8 @@ def _complete(document: Json, *, keys_required: bool) -> None:
 def _security(method: str, path: str, *, keys_required: bool) -> list[Json]:
     """The security schemes with the scope that a key needs, and `{}` (none) if keys are optional."""
     scope = required_scope(method, path)
+    if path == SESSION_PATH:
+        return [*({name: list[str]()} for name in _SCHEMES), {}]
     if scope is None:
         return []
     schemes: list[Json] = [{name: [scope]} for name in _SCHEMES]
@@ -85,7 +144,18 @@ def _chat_paths() -> Json:
         "schema": {"type": "string", "description": "Events whose data is a ChatCompletionChunk, then `[DONE]`."},
         "x-event-schema": {"$ref": _COMPONENTS + ChatCompletionChunk.__name__},
     }
+    response = _answer("A response, or with `stream` its events as server-sent events.", ResponseObject)
+    response["content"]["text/event-stream"] = {
+        "schema": {"type": "string", "description": "Events of OpenAI's Responses API, then `[DONE]`."}
+    }
     return {
+        "/v1/responses": {
+            "post": {
+                **_about("create_response", "Answer a conversation, as OpenAI's Responses API does."),
+                "requestBody": {"required": True, "content": _content(ResponseRequest)},
+                "responses": {"200": response, **errors},
+            }
+        },
         "/v1/chat/completions": {
             "post": {
                 **_about("create_chat_completion", "Answer a conversation, as OpenAI's API does."),
@@ -104,6 +174,33 @@ def _chat_paths() -> Json:
                 **_about("show_model", "Show one model."),
                 "parameters": [id],
                 "responses": {"200": _answer("The model.", ChatModel), **errors},
+            }
+        },
+    }
+
+
+def _messages_paths() -> Json:
+    errors: Json = {
+        "4XX": _answer("The request was refused; see `error.type`.", AnthropicError),
+        "5XX": _answer("This server or the upstream failed.", AnthropicError),
+    }
+    whole = _answer("A message, or with `stream` its events as server-sent events.", MessagesAnswer)
+    whole["content"]["text/event-stream"] = {
+        "schema": {"type": "string", "description": "Events of Anthropic's Messages API, up to `message_stop`."}
+    }
+    return {
+        "/v1/messages": {
+            "post": {
+                **_about("create_message", "Answer a conversation, as Anthropic's Messages API does."),
+                "requestBody": {"required": True, "content": _content(MessagesRequest)},
+                "responses": {"200": whole, **errors},
+            }
+        },
+        "/v1/messages/count_tokens": {
+            "post": {
+                **_about("count_message_tokens", "Estimate the tokens of a request."),
+                "requestBody": {"required": True, "content": _content(TokensRequest)},
+                "responses": {"200": _answer("The estimate.", TokenCount), **errors},
             }
         },
     }
@@ -220,10 +317,50 @@ class ChatChunkChoice(OpenShape):
     finish_reason: FinishReason | str | None = Field(default=None, description="Once, in the last chunk with a choice.")
 
 
-class BridgeProgress(BaseModel):
-    """In the chunks of a stream with `activity`."""
+class ChatSearchHit(WireModel):
+    """A result of a search in a chat."""
 
-    activity: dict[str, Any] = Field(description="The latest tool call.")
+    kind: Kind
+    name: str
+    score: float
+    why: Why
+
+
+class ChatActivity(WireModel):
+    """A tool call of this server that has ended."""
+
+    kind: Literal["search", "tool"]
+    name: str = Field(description="As the model called it.")
+    tool: str | None = Field(description="The id of the tool; null if there is none with that name.")
+    success: bool
+    duration_ms: int
+    execution_id: str | None = Field(default=None, description="Of a run; absent otherwise.")
+    results: list[ChatSearchHit] | None = Field(default=None, description="Of a search; absent otherwise.")
+
+
+class ChatToolCall(WireModel):
+    """One state of a tool call of this server. Each state has a chunk of its own; `id` is the same in all of them."""
+
+    id: str
+    name: str = Field(description="As the model called it.")
+    kind: CallKind
+    arguments: str = Field(description="JSON text as the model wrote it, up to 64 KB.")
+    arguments_truncated: bool
+    state: CallState
+    execution_id: str | None = Field(description="As soon as the run exists.")
+    approval_id: str | None = Field(description="Of a call that waits or waited for approval.")
+    success: bool | None = Field(description="Null before the end.")
+    duration_ms: int | None = Field(description="Null before the end.")
+    result: str | None = Field(description="The text for the model, up to 16 KB; null before the end.")
+    result_truncated: bool
+    results: list[ChatSearchHit] | None = Field(description="Of a search that has ended; null otherwise.")
+
+
+class BridgeProgress(WireModel):
+    """In the chunks of a stream with `activity`: one of the two."""
+
+    activity: ChatActivity | None = Field(default=None, description="The latest tool call that has ended.")
+    tool_call: ChatToolCall | None = Field(default=None, description="A tool call whose state has changed.")
 
 
 class ChatCompletionChunk(OpenShape):
@@ -238,6 +375,56 @@ class ChatCompletionChunk(OpenShape):
     x_bridge: BridgeReport | BridgeProgress | None = None
 
 
+class ResponseRequest(OpenShape):
+    """A conversation as items. Fields that are not listed here are ignored."""
+
+    model: str | None = Field(default=None, description="Optional if the server has a default.")
+    input: str | list[dict[str, Any]] | None = Field(default=None, description="A text, or items.")
+    instructions: str | None = Field(default=None, description="The system prompt of this request alone.")
+    previous_response_id: str | None = Field(default=None, description="The stored response to continue.")
+    store: bool | None = Field(default=None, description="Whether the response can be continued by its id.")
+    stream: bool | None = Field(default=None, description="Return the answer as events.")
+    tools: list[dict[str, Any]] | None = Field(
+        default=None, description="The client's own tools: function, custom, namespace. Other types are skipped."
+    )
+    tool_choice: Any = Field(default=None, description="auto, none, required, a tool, or `allowed_tools`.")
+    parallel_tool_calls: bool | None = None
+    text: dict[str, Any] | None = Field(default=None, description="`format` of the last turn.")
+    reasoning: dict[str, Any] | None = Field(default=None, description="`effort`.")
+    include: list[str] | None = Field(default=None, description="`reasoning.encrypted_content`.")
+    max_output_tokens: int | None = Field(default=None, description="Of each turn of the model.")
+    temperature: float | None = None
+    top_p: float | None = None
+    metadata: dict[str, Any] | None = Field(default=None, description="Repeated in the response.")
+    x_bridge: BridgeOptions | None = None
+
+
+class ResponseUsage(OpenShape):
+    input_tokens: int
+    output_tokens: int
+    total_tokens: int
+
+
+class ResponseObject(OpenShape):
+    """A response. Further fields repeat the request."""
+
+    id: str
+    object: Literal["response"]
+    created_at: int = Field(description="Seconds since 1970.")
+    completed_at: int | None
+    status: Literal["in_progress", "completed", "incomplete", "failed"]
+    model: str
+    output: list[dict[str, Any]] = Field(
+        description="Items: message, reasoning, function_call, custom_tool_call, mcp_call, mcp_approval_request."
+    )
+    usage: ResponseUsage | None = Field(description="If the upstream reports it.")
+    error: dict[str, Any] | None
+    incomplete_details: dict[str, Any] | None
+    previous_response_id: str | None
+    store: bool = Field(description="Whether it can be continued by its id.")
+    x_bridge: BridgeReport | None = None
+
+
 class ChatModel(OpenShape):
     id: str
     object: Literal["model"]
@@ -248,6 +435,75 @@ class ChatModel(OpenShape):
 class ChatModelList(OpenShape):
     object: Literal["list"]
     data: list[ChatModel]
+
+
+class TokensRequest(OpenShape):
+    """A conversation in Anthropic's format. Fields that are not listed here are ignored."""
+
+    model: str | None = Field(default=None, description="Optional if the server has a default.")
+    messages: list[dict[str, Any]] = Field(min_length=1, description="Roles user, assistant and system.")
+    system: str | list[dict[str, Any]] | None = Field(default=None, description="Text, or text blocks.")
+    tools: list[dict[str, Any]] | None = Field(
+        default=None, description="The client's own tools. Tools that Anthropic runs are skipped."
+    )
+    tool_choice: dict[str, Any] | None = Field(default=None, description="auto, any, tool or none.")
+    x_bridge: BridgeOptions | None = None
+
+
+class MessagesRequest(TokensRequest):
+    """A conversation in Anthropic's format. Fields that are not listed here are ignored."""
+
+    max_tokens: int = Field(ge=1, description="Of each turn of the model.")
+    stream: bool | None = Field(default=None, description="Return the answer as events.")
+    stop_sequences: list[str] | None = None
+    temperature: float | None = None
+    top_p: float | None = None
+    thinking: dict[str, Any] | None = Field(default=None, description="`budget_tokens` becomes `reasoning_effort`.")
+    output_config: dict[str, Any] | None = Field(default=None, description="`format` of the last turn, and `effort`.")
+    container: str | dict[str, Any] | None = Field(
+        default=None, description="The workspace with the conversation's files, and `skills` to offer."
+    )
+
+
+class MessagesUsage(OpenShape):
+    input_tokens: int = Field(description="Without those that the upstream had in its cache.")
+    cache_creation_input_tokens: int
+    cache_read_input_tokens: int
+    output_tokens: int
+
+
+class MessagesAnswer(OpenShape):
+    """An answer in Anthropic's format."""
+
+    id: str
+    type: Literal["message"]
+    role: Literal["assistant"]
+    model: str
+    content: list[dict[str, Any]] = Field(
+        description="Blocks: text, thinking, tool_use; for tools of this server mcp_tool_use and mcp_tool_result."
+    )
+    stop_reason: Literal["end_turn", "max_tokens", "stop_sequence", "tool_use", "refusal"]
+    stop_sequence: str | None
+    usage: MessagesUsage
+    container: dict[str, Any] | None = Field(default=None, description="The workspace with the conversation's files.")
+    x_bridge: BridgeReport | None = None
+
+
+class TokenCount(OpenShape):
+    input_tokens: int
+
+
+class AnthropicErrorDetail(OpenShape):
+    type: str
+    message: str
+
+
+class AnthropicError(OpenShape):
+    """An error for clients of Anthropic's API."""
+
+    type: Literal["error"]
+    error: AnthropicErrorDetail
+    request_id: str
 
 
 class OpenAIErrorDetail(OpenShape):
@@ -261,3 +517,50 @@ class OpenAIError(OpenShape):
     """An error below `/v1`. Upstream errors are passed on with their status and message."""
 
     error: OpenAIErrorDetail
+
+
+class RunStateEvent(BaseModel):
+    """The run has a new state."""
+
+    id: int
+    event: Literal["state"]
+    data: RunState
+
+
+class RunStdoutEvent(BaseModel):
+    """A piece of the standard output."""
+
+    id: int
+    event: Literal["stdout"]
+    data: str
+
+
+class RunStderrEvent(BaseModel):
+    """A piece of the standard error output."""
+
+    id: int
+    event: Literal["stderr"]
+    data: str
+
+
+class RunResultEvent(BaseModel):
+    """The last event of a run."""
+
+    id: int
+    event: Literal["result"]
+    data: ExecutionResult
+
+
+class RunEvent(
+    RootModel[
+        Annotated[
+            RunStateEvent | RunStdoutEvent | RunStderrEvent | RunResultEvent,
+            Field(discriminator="event"),
+        ]
+    ]
+):
+    """A server-sent event of a run. `id` counts from 1."""
+
+
+_EVENTS: dict[str, type[BaseModel]] = {"/api/executions/{id}/events": RunEvent}
+"""Streams of events, by path, with the shape of an event: its `id`, its name as `event`, and its `data`, parsed."""

@@ -50,16 +50,29 @@ def check_host(host: str, *, required: KeysRequired = "auto", has_keys: bool = F
     raise ServerError(f"{host} can be reached from other machines, and {reason}", code="FORBIDDEN")
 
 
-async def serve(bridge: Bridge, listener: socket.socket, announce: Callable[[str], None]) -> None:
-    """Serve until a signal to stop. `announce` is called with the URL when clients can connect."""
+async def serve(
+    bridge: Bridge,
+    listener: socket.socket,
+    announce: Callable[[str, str], None],
+    *,
+    keys_required: bool | None = None,
+    stop: asyncio.Event | None = None,
+) -> None:
+    """Serve until a signal to stop, or until `stop` is set.
+
+    `announce` is called with the URL and the owner's key when clients can connect. `keys_required` replaces the
+    setting.
+    """
     max_connections = _allow_many_connections()
     asyncio.get_running_loop().set_default_executor(ThreadPoolExecutor(THREADS))
     await asyncio.to_thread(bridge.disk.ballast.fill)
     host, port = listener.getsockname()[:2]
     owner = secrets.token_urlsafe(32)
-    keys_required = needs_keys(bridge.settings.api_keys_required, host)
+    if keys_required is None:
+        keys_required = needs_keys(bridge.settings.api_keys_required, host)
+    app = create_app(bridge, Access(bound=host, keys_required=keys_required, owner=owner))
     config = uvicorn.Config(
-        create_app(bridge, Access(bound=host, keys_required=keys_required, owner=owner)),
+        app,
         loop="none",  # use the running event loop
         http=cast(Any, partial(LimitedProtocol, max_connections=max_connections)),
         ws="none",
@@ -74,9 +87,25 @@ async def serve(bridge: Bridge, listener: socket.socket, announce: Callable[[str
     gc.collect()
     gc.freeze()
     gc.set_threshold(GC_ALLOCATIONS, 20, 20)
+
+    def end_streams() -> None:
+        app.state.mcp.end_streams()
+        bridge.events.feed.close()
+
     with _announced(bridge, url, owner):
-        announce(url)
-        await _Server(config, bridge.runs.cancel_all).serve(sockets=[listener])
+        announce(url, owner)
+        server = _Server(
+            config,
+            end_streams=end_streams,
+            end_runs=bridge.runs.cancel_all,
+            run_seconds=RUN_SECONDS if stop is None else 0,
+        )
+        stopping = asyncio.ensure_future(server.stop_after(stop)) if stop is not None else None
+        try:
+            await server.serve(sockets=[listener])
+        finally:
+            if stopping is not None:
+                stopping.cancel()
 
 
 def bind(host: str, port: int) -> socket.socket:
@@ -128,8 +157,17 @@ def _announced(bridge: Bridge, url: str, owner: str) -> Iterator[None]:
 class _Server(uvicorn.Server):
     """Drains on the first signal and stops immediately on the second. The caller can clean up after either."""
 
-    def __init__(self, config: uvicorn.Config, end_runs: Callable[[], None]) -> None:
+    def __init__(
+        self,
+        config: uvicorn.Config,
+        *,
+        end_streams: Callable[[], None],
+        end_runs: Callable[[], None],
+        run_seconds: float = RUN_SECONDS,
+    ) -> None:
         super().__init__(config)
+        self._run_seconds = run_seconds
+        self._end_streams = end_streams
         self._end_runs = end_runs
         self._loop = asyncio.get_running_loop()
 
@@ -137,5 +175,13 @@ class _Server(uvicorn.Server):
         """Do not record the signal: uvicorn would raise it again after serving and end the process during cleanup."""
         self.force_exit = self.should_exit
         self.should_exit = True
+        self._loop.call_soon_threadsafe(self._end_streams)  # they have no end of their own
         # Runs that take longer are cancelled while there is still time to answer the waiting clients.
-        self._loop.call_soon_threadsafe(self._loop.call_later, RUN_SECONDS, self._end_runs)
+        self._loop.call_soon_threadsafe(self._loop.call_later, self._run_seconds, self._end_runs)
+
+    async def stop_after(self, event: asyncio.Event) -> None:
+        """Stop when the event is set, as after two signals: the only client is gone."""
+        await event.wait()
+        self._end_streams()
+        self._end_runs()
+        self.should_exit = True

@@ -18,7 +18,7 @@ from apexbridge._text import estimated_tokens
 from apexbridge.tools.allowance import RUN_CODE, RUN_SKILL, Allowance
 from apexbridge.tools.builtin.files.paths import shown
 from apexbridge.tools.builtin.files.text_files import LineRange, read_lines
-from apexbridge.tools.naming import SKILL_IDENTIFIER, skill_tool_id
+from apexbridge.tools.naming import MCP_CATEGORY, SKILL_IDENTIFIER, skill_tool_id
 from apexbridge.tools.tool import Tool, ToolContext, ToolMetadata, ToolResult
 from apexbridge.wire import WireInput, WireModel
 
@@ -34,11 +34,13 @@ MAX_FILES = 50
 CUT = "…"
 _COMMANDS = {"py": "python3", "js": "node", "mjs": "node", "cjs": "node", "sh": "sh"}
 """What starts a script, by the extension of its file."""
+FILES_HEADING = "Files, for load_skill(name, path):"
 NEXT_STEP = "Read one with load_skill(name) before you rely on it; run one with run_skill(name, input)."
+NEXT_STEP_TOOLS = "Those marked function are not skills: call one by its name, or with run_skill(name, input)."
 
 
 class SkillSearch(Protocol):
-    """Finds skills by meaning."""
+    """Finds skills, and tools of MCP servers, by meaning."""
 
     async def __call__(self, query: str, *, limit: int | None, for_model: bool, caller: str) -> BaseModel:
         """The answer of the search route; `for_model` omits skills that a model must not find on its own."""
@@ -94,7 +96,7 @@ class VectorSearchInput(WireInput):
 def vector_search(search: SkillSearch) -> Tool:
     @Tool.define(
         "vector-search",
-        description="Find installed skills that can do something you have no tool for.",
+        description="Find installed skills and further tools that can do something you have no tool for.",
         parameters=VectorSearchInput,
         metadata=ToolMetadata(category="builtin", tags=("skills", "search")),
     )
@@ -108,14 +110,17 @@ def vector_search(search: SkillSearch) -> Tool:
         answer = found.model_dump(mode="json", by_alias=True)
         lines = []
         for rank, hit in enumerate(answer["results"], 1):
-            kind = "instructions" if hit["mode"] == "direct" else "runs"
+            is_tool = hit.get("kind") == "tool"
+            kind = "function" if is_tool else "instructions" if hit["mode"] == "direct" else "runs"
             description = cut(hit["description"], DESCRIPTION_TOKENS)
             lines.append(f"{rank}. {hit['name']} ({hit['score']:.2f}, {kind}): {description}")
-            skill = context.registry.find(skill_tool_id(hit["name"]))
-            if skill is not None and (arguments := signature(skill.parameters.schema)):
+            found_tool = context.registry.find(hit["name"] if is_tool else skill_tool_id(hit["name"]))
+            if found_tool is not None and (arguments := signature(found_tool.parameters.schema)):
                 lines.append(f"   input: {cut(arguments, ARGUMENT_TOKENS)}")
+        kinds = {hit.get("kind", "skill") for hit in answer["results"]}
+        steps = [step for kind, step in (("skill", NEXT_STEP), ("tool", NEXT_STEP_TOOLS)) if kind in kinds]
         return ToolResult(
-            output="\n".join([*lines, NEXT_STEP]) if lines else "No skill fits. Go on with what you have.",
+            output="\n".join([*lines, *steps]) if lines else "No skill fits. Go on with what you have.",
             data={"success": True, **answer},
             notices=tuple(answer["warnings"]),
         )
@@ -193,6 +198,9 @@ def read_skill(skills: Skills) -> Tool:
                 data={**lines.data, "name": input.name, "path": found_file.path},
                 notices=(found_file.notice,) if found_file.notice else (),
             )
+        mcp_tool = context.registry.find(input.name)
+        if mcp_tool is not None and mcp_tool.metadata.category == MCP_CATEGORY:
+            return _tool_result(mcp_tool)
         can_run_code = (
             context.conversation.workspace is not None
             and context.registry.is_enabled(RUN_CODE)
@@ -209,6 +217,13 @@ def read_skill(skills: Skills) -> Tool:
     return tool
 
 
+def _tool_result(tool: Tool) -> ToolResult:
+    """A tool of an MCP server, which models can confuse with a skill. Searches show only a part of its schema."""
+    schema = json.dumps(tool.parameters.schema, ensure_ascii=False)
+    text = f"{tool.description}\n\nThis is a tool: call it by its name, or with run_skill(name, input). Input: {schema}"
+    return ToolResult(output=text, data={"success": True, "name": tool.id, "mode": "tool", "content": text})
+
+
 def _instructions_result(found: Instructions, allowance: Allowance | None, *, can_run_code: bool) -> ToolResult:
     files = [path for path in found.files if path.lower() != "skill.md"]
     sections = [found.content.strip()]
@@ -217,7 +232,7 @@ def _instructions_result(found: Instructions, allowance: Allowance | None, *, ca
         sections.append(scripts + _module_hint(found))
     if files:
         more = f"\n… and {len(files) - MAX_FILES} more" if len(files) > MAX_FILES else ""
-        sections.append("Files, for load_skill(name, path):\n" + "\n".join(files[:MAX_FILES]) + more)
+        sections.append(f"{FILES_HEADING}\n" + "\n".join(files[:MAX_FILES]) + more)
     if can_run_code and (allowance is None or allowance.permits(RUN_CODE, {})):
         sections += _code_sections(found)
     if allowance is not None:

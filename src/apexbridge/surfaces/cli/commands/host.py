@@ -1,17 +1,15 @@
 """`apex doctor` and `apex config`: this host and its settings."""
 
-import re
 from typing import Any
 
 import typer
 
-from apexbridge.settings import Settings, load_settings, origins
+from apexbridge.settings import Settings, load_settings, masked_address, origins
 from apexbridge.surfaces.cli import interrupts
 from apexbridge.surfaces.cli.session import DataDir, Json, Session, command
 
 app = typer.Typer(rich_markup_mode=None)
 config = typer.Typer(no_args_is_help=True, rich_markup_mode=None)
-_CREDENTIALS = re.compile(r"//[^/@\s]+@")
 _SUMMARIES = {
     "healthy": "Scripts run, and the sandbox enforces every guarantee.",
     "degraded": "Scripts run; every required guarantee holds, but not all of them.",
@@ -75,5 +73,5 @@ def show_config(session: Session) -> None:
 
 
 def _masked(value: Any) -> Any:
-    """Mask user name and password in a URL. Keys are masked already."""
-    return _CREDENTIALS.sub("//**********@", value) if isinstance(value, str) else value
+    """Mask secrets in a URL. Keys are masked already."""
+    return masked_address(value) if isinstance(value, str) else value

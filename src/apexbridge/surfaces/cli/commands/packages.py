@@ -1,4 +1,4 @@
-"""`apex skills install|import|validate|doctor`: commands that read packages on this machine."""
+"""`apex skills install|lock|import|validate|doctor`: commands that read packages on this machine."""
 
 import os
 import re
@@ -10,6 +10,7 @@ from typing import Annotated, Any
 import typer
 
 from apexbridge.errors import ApexBridgeError, RequestError
+from apexbridge.skills.lock_file import LOCK_FILE, format_lock, read_lock
 from apexbridge.skills.package.entry_names import is_skill_file
 from apexbridge.skills.package.sources import (
     default_profile_of,
@@ -20,13 +21,16 @@ from apexbridge.skills.package.sources import (
 from apexbridge.skills.remote.source_text import SOURCE_USAGE, RemoteSource, parse_source
 from apexbridge.skills.store.roots import SkillRoot, discover
 from apexbridge.surfaces.cli.client import Api
-from apexbridge.surfaces.cli.connection import default_profile
+from apexbridge.surfaces.cli.connection import default_profile, find_connection
 from apexbridge.surfaces.cli.console import Console, plural
+from apexbridge.surfaces.cli.project_lock import changing, write_lock
 from apexbridge.surfaces.cli.session import PackagePath, Profile, ProfileChoice, Session, Strict, command
 
 app = typer.Typer(rich_markup_mode=None)
 MANY_SKILLS = 3
 """Warnings about more skills than this are counted."""
+MAX_NAMED = 5
+"""Skills without a source that `lock` names."""
 _ARCHIVE_SUFFIXES = {".zip", ".skill"}
 
 
@@ -34,32 +38,126 @@ _ARCHIVE_SUFFIXES = {".zip", ".skill"}
 def install(
     session: Session,
     source: Annotated[
-        str,
+        str | None,
         typer.Argument(
-            metavar="SOURCE",
+            metavar="[SOURCE]",
             help=(
-                "A folder, a .zip, a .skill, a SKILL.md, owner/repo[/path][@ref], a Git URL[@ref][#path], or the URL "
-                "of a .zip."
+                "A folder, a .zip, a .skill, a SKILL.md, owner/repo[/path][@ref], a Git URL[@ref][#path], the URL "
+                "of a .zip, or that of a server that publishes skills. With --locked, a lock file."
             ),
         ),
-    ],
+    ] = None,
     overwrite: Annotated[bool, typer.Option("--overwrite", "--force", help="Replace an installed skill.")] = False,
     profile: Profile = None,
     strict: Strict = False,
+    skill: Annotated[
+        list[str] | None,
+        typer.Option(help="Of a server that publishes skills, install this one; repeatable, '*' is all."),
+    ] = None,
+    locked: Annotated[
+        bool, typer.Option("--locked", help="Install exactly the contents of skills.lock, or say what is missing.")
+    ] = False,
 ) -> None:
-    """Install a skill, a plugin or a marketplace of plugins."""
+    """Install a skill, a plugin or a marketplace of plugins; or with --locked, everything in skills.lock."""
+    if locked:
+        if overwrite or profile or strict or skill:
+            raise typer.BadParameter("--locked takes everything from the lock file; leave the other options out")
+        _install_locked(session, source)
+        return
+    if source is None:
+        raise typer.BadParameter("name a SOURCE, or use --locked")
     options: dict[str, Any] = {"overwrite": overwrite, "profile": profile, "strict": strict}
     remote = _remote_source(source)
+    if skill and remote is None:
+        raise typer.BadParameter("--skill chooses from a server that publishes skills; name the folder of the skill")
     if remote and remote.is_short:  # it could have been meant as a path
         session.console.say(f"fetching {remote.url}")
+
+    async def work(api: Api) -> Any:
+        if remote:
+            return await _fetch(api, session.console, remote, skills=skill or [], **options)
+        return await _send(api, Path(source), **options)
+
     with session.console.working(f"installing {source}"):
-        receipt = session.call(
-            lambda api: (
-                _fetch(api, session.console, remote, **options) if remote else _send(api, Path(source), **options)
-            )
-        )
+        receipt = session.call(changing(session.console, work))
     if not session.show_json(receipt):
         _print_receipt(session.console, receipt)
+
+
+@command(app, "lock")
+def lock(
+    session: Session,
+    check: Annotated[
+        bool, typer.Option("--check", help="Write nothing; fail if the file differs from what is installed.")
+    ] = False,
+    out: Annotated[Path | None, typer.Option("--out", "-o", help="Where to write it.", show_default=LOCK_FILE)] = None,
+) -> None:
+    """Write skills.lock: what was installed from repositories and addresses, with commits, digests and contents."""
+    path = out or Path(LOCK_FILE)
+    current = session.ask("GET", "/api/lock")
+    if check:
+        is_same = path.exists() and format_lock(read_lock(path)) == format_lock(current["packages"])
+        is_current = is_same and not current["edited"]
+        if not session.show_json({"path": str(path), "current": is_current, "edited": current["edited"]}):
+            _warn_of_edits(session, current["edited"])
+            session.console.say(f"{path} is up to date" if is_current else f"{path} differs from what is installed")
+        if not is_current:
+            raise typer.Exit(1)
+        return
+    changed = write_lock(path, current["packages"])
+    if session.show_json({"path": str(path), "changed": changed, **current}):
+        return
+    if others := current["others"]:
+        have = "has no source and is" if len(others) == 1 else "have no source and are"
+        session.console.warn([f"{plural(len(others), 'skill')} {have} not in {path}: {', '.join(others[:MAX_NAMED])}"])
+    _warn_of_edits(session, current["edited"])
+    state = "written" if changed else "up to date"
+    session.console.say(f"{path} is {state}: {plural(len(current['packages']), 'package')}")
+
+
+def _warn_of_edits(session: Session, names: list[str]) -> None:
+    if names:
+        was = "was" if len(names) == 1 else "were"
+        session.console.warn(
+            [f"{plural(len(names), 'skill')} {was} changed after the install: {', '.join(names[:MAX_NAMED])}"]
+        )
+
+
+def _install_locked(session: Session, source: str | None) -> None:
+    path = Path(source) if source is not None else _lock_of(session)
+    packages = read_lock(path)
+    console = session.console
+    groups: dict[tuple[Any, ...], list[dict[str, Any]]] = {}
+    for package in packages:  # each source is fetched once
+        groups.setdefault((package.get("source"), package.get("commit"), package.get("digest")), []).append(package)
+
+    async def work(api: Api) -> list[dict[str, Any]]:
+        reports = []
+        with console.progress_bar("installing") as progress:
+            for number, group in enumerate(groups.values()):
+                progress(number, len(groups))
+                answer = await api.ask("POST", "/api/lock", json={"packages": group})
+                reports += answer["packages"]
+            progress(len(groups), len(groups))
+        return reports
+
+    reports = session.call(work)
+    failed = [report for report in reports if report["state"] == "failed"]
+    if not session.show_json({"packages": reports}):
+        for report in failed:
+            console.say(f"{report['name']}: {report['error']['message']}", style="yellow")
+        states = Counter(report["state"] for report in reports)
+        counts = ", ".join(f"{count} {state}" for state, count in sorted(states.items()))
+        console.say(f"{path}: {counts or 'nothing is locked'}")
+    if failed:
+        raise typer.Exit(1)
+
+
+def _lock_of(session: Session) -> Path:
+    """The lock file of this folder, or else of the data directory."""
+    path = Path(LOCK_FILE)
+    stored = find_connection(data_dir=session.data_dir, url=session.url).data_dir / LOCK_FILE
+    return stored if not path.exists() and stored.exists() else path
 
 
 def _print_receipt(console: Console, receipt: dict[str, Any]) -> None:
@@ -87,7 +185,8 @@ def import_folder(
 ) -> None:
     """Install every skill of a folder and report on each."""
     console = session.console
-    report = session.call(lambda api: _import_packages(api, console, folder, overwrite=overwrite, profile=profile))
+    work = changing(console, lambda api: _import_packages(api, console, folder, overwrite=overwrite, profile=profile))
+    report = session.call(work)
     if not session.show_json(report):
         odd = [entry for entry in report["skills"] if entry["outcome"] != "installed" or entry["warnings"]]
         rows = [(entry["path"], entry["outcome"], entry["message"] or entry["warnings"]) for entry in odd]
@@ -162,10 +261,19 @@ def _remote_source(text: str) -> RemoteSource | None:
 
 
 async def _fetch(
-    api: Api, console: Console, source: RemoteSource, *, overwrite: bool, profile: ProfileChoice | None, strict: bool
+    api: Api,
+    console: Console,
+    source: RemoteSource,
+    *,
+    skills: list[str],
+    overwrite: bool,
+    profile: ProfileChoice | None,
+    strict: bool,
 ) -> Any:
     chosen = profile.value if profile else None
-    body = {"source": source.text, "overwrite": overwrite, "profile": chosen, "strict": strict}
+    body: dict[str, Any] = {"source": source.text, "overwrite": overwrite, "profile": chosen, "strict": strict}
+    if skills:  # older servers refuse unknown fields
+        body["skills"] = skills
     try:
         return await api.ask("POST", "/api/skills/install", json=body)
     except ApexBridgeError as error:

@@ -78,7 +78,7 @@ async def _serve(session: Session, settings: Settings, examples: Path | None) ->
         total = (await bridge.skills.list_skills(limit=1)).total
         broken = len(await bridge.skills.problems())
 
-        def announce(url: str) -> None:
+        def announce(url: str, owner: str) -> None:
             facts = {"url": url, "pid": os.getpid(), "skills": total, "problems": broken}
             if settings.log_format == "json":
                 logger.info("serving at %s", url, extra={"fields": facts})
@@ -119,6 +119,7 @@ def _greet(console: Console, url: str, settings: Settings, total: int, broken: i
         console.say(f"{plural(broken, 'folder')} could not be served: {apex} skills problems{data_dir}", style="yellow")
     if needs_keys(settings.api_keys_required, settings.host):
         console.say(f"Clients need an API key: {apex} keys create --name NAME{data_dir}", style="yellow")
+    console.say(f"  the console, in a browser   {url}/")
     console.say(f"  API and its documentation   {url}/docs")
     console.say(f"  list the skills             curl {url}/api/skills")
     console.say(f"  or in another terminal      {apex} skills list{data_dir}")

@@ -1,8 +1,9 @@
 """`apex skills …` and `apex plugins …`. Commands that need more than the server are in `packages` and `run`."""
 
+from collections.abc import Awaitable, Callable
 from pathlib import Path
 from secrets import token_hex
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeVar
 from urllib.parse import quote
 
 import typer
@@ -17,6 +18,7 @@ if TYPE_CHECKING:
     from apexbridge.surfaces.cli.client import Api
     from apexbridge.surfaces.cli.console import Console
 
+T = TypeVar("T")
 MAX_SHOWN_FILES = 20
 """Files of each kind that `update` lists for a skill."""
 PluginName = Annotated[str, typer.Argument(metavar="NAME", help="The plugin's name.", autocompletion=plugin_names)]
@@ -37,18 +39,33 @@ def search(
     threshold: Annotated[
         float | None, typer.Option(min=0, max=1, help="The lowest confidence to show; 0 shows everything.")
     ] = None,
+    kind: Annotated[
+        Literal["skill", "tool"] | None,
+        typer.Option("--kind", help="Only skills, or only tools of MCP servers.", show_default="both"),
+    ] = None,
 ) -> None:
-    """Find skills by what they do, in English or Chinese."""
-    body = _without_none({"query": query, "limit": limit, "tags": tag or [], "threshold": threshold})
+    """Find skills, and tools of MCP servers, by what they do, in English or Chinese."""
+    body = _without_none({"query": query, "limit": limit, "tags": tag or [], "threshold": threshold, "kind": kind})
     found = session.ask("POST", "/api/skills/search", creates=False, json=body)
     if session.show_json(found):
         return
     session.console.warn(found["warnings"])
     if found.get("degraded"):
         session.console.warn(["meaning could not be compared; these are matches of words"])
-    rows = [(hit["name"], f"{hit['score']:.2f}", _reasons(hit["why"]), hit["description"]) for hit in found["results"]]
+    with_kind = any(hit["kind"] == "tool" for hit in found["results"])
+    rows = [
+        (
+            hit["name"],
+            *((hit["kind"],) if with_kind else ()),
+            f"{hit['score']:.2f}",
+            _reasons(hit["why"]),
+            hit["description"],
+        )
+        for hit in found["results"]
+    ]
+    columns = ("NAME", *(("KIND",) if with_kind else ()), "SCORE", "WHY", "DESCRIPTION")
     empty = "Nothing fits. Try other words, or --threshold 0 to see what comes nearest."
-    session.console.table(("NAME", "SCORE", "WHY", "DESCRIPTION"), rows, empty=empty, one_line=True)
+    session.console.table(columns, rows, empty=empty, one_line=True)
 
 
 @command(app, "list", "ls")
@@ -56,11 +73,15 @@ def list_skills(
     session: Session,
     name: Annotated[str | None, typer.Option(help="A substring of the name.")] = None,
     tag: Tags = None,
+    sort: Annotated[
+        Literal["name", "-name", "updated", "installed", "calls", "failures"],
+        typer.Option(help="By name, the newest first (updated, installed), or the most (calls, failures)."),
+    ] = "name",
     page: Page = None,
     limit: Limit = None,
 ) -> None:
-    """List the installed skills by name."""
-    params = _without_none({"name": name, "tags": ",".join(tag or []) or None})
+    """List the installed skills."""
+    params = _without_none({"name": name, "tags": ",".join(tag or []) or None, "sort": sort})
     found = session.ask_page("/api/skills", "skills", params, page=page, limit=limit)
     if session.show_json(found):
         return
@@ -107,8 +128,11 @@ def export(
     session: Session,
     name: SkillName,
     out: Annotated[Path | None, typer.Option("--out", "-o", help="Where to write it.", show_default="NAME.zip")] = None,
+    version: Annotated[
+        int | None, typer.Option("--version", min=1, help="One of its versions.", show_default="the installed one")
+    ] = None,
 ) -> None:
-    """Write a skill as a ZIP."""
+    """Write a skill, or one of its versions, as a ZIP."""
     target = out or Path(f"{name.replace(':', '+')}.zip")
     if not target.parent.is_dir():
         raise typer.BadParameter(f"there is no folder {target.parent}")
@@ -117,7 +141,7 @@ def export(
         draft = target.with_name(f".{target.name}.{token_hex(4)}.part")
         try:
             with draft.open("xb") as file:  # a random name; `x` does not follow a link
-                await api.download_skill(name, file)
+                await api.download_skill(name, file, version=version)
             draft.replace(target)
         finally:
             draft.unlink(missing_ok=True)
@@ -189,7 +213,8 @@ def uninstall(
     what = f"Delete {name}? A folder in another root cannot be restored." if delete else f"Uninstall {name}?"
     if not session.confirm(what, yes=yes):
         raise typer.Abort
-    receipt = session.ask_skill("DELETE", name, params={"delete": "true"} if delete else None)
+    params = {"delete": "true"} if delete else None
+    receipt = _change_skills(session, lambda api: api.ask_skill("DELETE", name, params=params))
     session.report(receipt, _removal_message(receipt, "skills"))
 
 
@@ -208,8 +233,46 @@ def restore(
     if name is None:
         _list_removed(session)
         return
-    receipt = session.ask_skill("POST", name, "restore", json={"id": id})
+    receipt = _change_skills(session, lambda api: api.ask_skill("POST", name, "restore", json={"id": id}))
     session.report(receipt, f"{receipt['message']}: {name}")
+
+
+@command(app, "versions")
+def versions(session: Session, name: SkillName) -> None:
+    """List the versions of a skill, the newest first."""
+    found = session.ask_skill("GET", name, "versions")
+    rows = [
+        (
+            version["version"],
+            "installed" if version["default"] else "",
+            version["createdAt"][:16].replace("T", " "),
+            version["source"],
+            version["author"],
+            version["contentHash"][:12],
+            " ".join(version["description"].split()),
+        )
+        for version in found["versions"]
+    ]
+    if not session.show_json(found):
+        columns = ("VERSION", "STATE", "CREATED", "SOURCE", "KEY", "CONTENT", "DESCRIPTION")
+        session.console.table(columns, rows, one_line=True)
+
+
+@command(app, "rollback")
+def rollback(
+    session: Session,
+    name: SkillName,
+    version: Annotated[
+        int | None,
+        typer.Argument(metavar="[VERSION]", min=1, help="The version; default: the one before the installed one."),
+    ] = None,
+) -> None:
+    """Install an earlier version of a skill, or a later one again."""
+    body = _without_none({"version": version})
+    receipt = _change_skills(session, lambda api: api.ask_skill("POST", name, "versions", "rollback", json=body))
+    before = receipt["previous"]
+    was = "It was before." if before == receipt["version"] else f"Before, it was version {before}."
+    session.report(receipt, f"{receipt['message']}. {was}")
 
 
 @command(app, "update")
@@ -237,7 +300,7 @@ def update(
     if changed and not check and can_apply:
         if not session.confirm(f"Update {', '.join(entry['name'] for entry in changed)}?", yes=yes):
             raise typer.Abort
-        applied = session.call(lambda api: _apply_updates(api, console, changed))
+        applied = _change_skills(session, lambda api: _apply_updates(api, console, changed))
         failed += [entry for entry in applied if entry.get("error")]
     done = {entry["name"]: entry for entry in applied}
     if not session.show_json({"updates": [done.get(entry["name"], entry) for entry in found]}):
@@ -313,7 +376,7 @@ def uninstall_plugin(session: Session, name: PluginName, yes: NoQuestion = False
     """Remove a plugin with all its skills; it can be restored for 7 days."""
     if not session.confirm(f"Uninstall the plugin {name} with all its skills?", yes=yes):
         raise typer.Abort
-    receipt = session.ask("DELETE", _plugin_path(name))
+    receipt = _change_skills(session, lambda api: api.ask("DELETE", _plugin_path(name)))
     session.report(receipt, _removal_message(receipt, "plugins"))
 
 
@@ -329,7 +392,8 @@ def restore_plugin(
     if name is None:
         _list_removed(session)
         return
-    receipt = session.ask("POST", _plugin_path(name, "restore"), creates=False, json={"id": id})
+    path = _plugin_path(name, "restore")
+    receipt = _change_skills(session, lambda api: api.ask("POST", path, json={"id": id}))
     session.report(receipt, f"{receipt['message']}: {name}")
 
 
@@ -339,6 +403,13 @@ def _change(session: Session, name: str, action: str, done: str) -> None:
     if not session.show_json(detail):
         session.console.warn(detail["warnings"])
         session.console.say(f"{name} was {done}")
+
+
+def _change_skills(session: Session, work: "Callable[[Api], Awaitable[T]]") -> T:
+    """Do something that changes installed skills, and then write the lock of the project."""
+    from apexbridge.surfaces.cli.project_lock import changing
+
+    return session.call(changing(session.console, work), creates=False)
 
 
 def _plugin_path(name: str, *segments: str) -> str:

@@ -6,6 +6,7 @@ from collections.abc import Callable
 
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
+from apexbridge.surfaces.http.transport.api_dialects import is_anthropic
 from apexbridge.surfaces.http.transport.requests import REQUEST_ID, caller_of, request_id
 
 QUIET_PATHS = frozenset({"/healthz", "/readyz", "/metrics"})
@@ -14,7 +15,10 @@ logger = logging.getLogger("apexbridge.access")
 
 
 class AccessLog:
-    """Logs each request when its response is complete, and sends the id that is in the log as `X-Request-Id`."""
+    """Logs each request when its response is complete, and sends the id that is in the log as `X-Request-Id`.
+
+    Anthropic's clients get it as `request-id` too.
+    """
 
     def __init__(self, app: ASGIApp, *, key_name: Callable[[str], str | None]) -> None:
         self._app = app
@@ -26,6 +30,7 @@ class AccessLog:
             return
         id = request_id(scope)
         scope.setdefault("state", {})[REQUEST_ID] = id
+        names = (b"x-request-id", b"request-id") if is_anthropic(scope) else (b"x-request-id",)
         status: int | None = None
         begun = time.monotonic()
 
@@ -33,8 +38,9 @@ class AccessLog:
             nonlocal status
             if message["type"] == "http.response.start":
                 status = message["status"]
-                if not any(name.lower() == b"x-request-id" for name, _ in message["headers"]):
-                    message = {**message, "headers": [*message["headers"], (b"x-request-id", id.encode("ascii"))]}
+                sent = {name.lower() for name, _ in message["headers"]}
+                added = [(name, id.encode("ascii")) for name in names if name not in sent]
+                message = {**message, "headers": [*message["headers"], *added]}
             await send(message)
 
         try:

@@ -1,6 +1,6 @@
 """Audit of administrative acts: each is written to the audit log before its response is sent."""
 
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from typing import Any
 
 from fastapi import Request
@@ -15,13 +15,30 @@ from apexbridge.surfaces.http.transport.requests import client_request_id, reque
 ContentHash = Callable[[str], str | None]
 _VERBS = {"POST": "create", "PUT": "set", "PATCH": "change", "DELETE": "remove"}
 _STATE = "audit"
+_DEFERRED, _WRITER = "deferred", "audit_writer"
 REVOKE = "keys.revoke"
+_REMOVE_VERSION = "skills.remove-version"
 
 
 def note(request: Request, *, target: str | None = None, detail: str | None = None) -> None:
     """Add details that only the route knows to the audit row of its request; never anything secret."""
     notes: dict[str, Any] = request.scope["state"].setdefault(_STATE, {})
     notes |= {key: value for key, value in {"target": target, "detail": detail}.items() if value is not None}
+
+
+def defer(request: Request) -> Callable[[int], Awaitable[None]]:
+    """Record the act of a streamed request when its outcome is known. Returns the function that records it.
+
+    Otherwise it is recorded when the response begins. A stream that ends before is recorded with 500.
+    """
+    state = request.scope["state"]
+    state.setdefault(_STATE, {})[_DEFERRED] = True
+
+    async def record(status: int) -> None:
+        if write := state.get(_WRITER):
+            await write(status)
+
+    return record
 
 
 class AuditTrail:
@@ -59,11 +76,13 @@ class AuditTrail:
 
         async def watched(message: Message) -> None:
             if message["type"] == "http.response.start" and not is_written:
-                await write(message["status"])
+                if not scope["state"].get(_STATE, {}).get(_DEFERRED):
+                    await write(message["status"])
                 headers = [*message.get("headers", ()), (b"x-request-id", identity.encode("latin-1"))]
                 message = {**message, "headers": headers}
             await send(message)
 
+        scope["state"][_WRITER] = write
         try:
             await app(scope, receive, watched)
         finally:
@@ -86,8 +105,11 @@ def _act(scope: Scope) -> tuple[str, str]:
 
 def act_of(method: str, path: str) -> tuple[str, str]:
     """The name of an act, such as `skills.install`, and its target."""
+    if path == "/v1/skills" or path.startswith("/v1/skills/"):
+        return _act_of_skills_api(method, path)
     if not path.startswith("/api/"):
-        return ("chat" if path.startswith("/v1/") else "service.read"), path
+        kinds = {"v1": "chat", "mcp": "mcp"}
+        return kinds.get(path.split("/")[1], "service.read"), path
     group, *segments = path.removeprefix("/api/").split("/")
     if method in SAFE_METHODS:
         return f"{group}.read", "/".join(segments)
@@ -98,10 +120,24 @@ def act_of(method: str, path: str) -> tuple[str, str]:
             return f"skills.{verb}", ""
         case "DELETE", "skills" | "plugins", [target]:
             return f"{group}.uninstall", target
+        case "POST", "skills", [target, "versions", "rollback"]:
+            return "skills.rollback", target
+        case "DELETE", "skills", [target, "versions", _]:
+            return _REMOVE_VERSION, target
+        case "POST", "doctor", []:
+            return "doctor.check", ""
+        case "POST", "status", ["check"]:
+            return "status.check", ""
         case "POST", "approvals", [target]:
             return "approvals.decide", target
         case "DELETE", "keys", [target]:
             return REVOKE, target
+        case "POST", "mcp", ["servers"]:
+            return "mcp.add", ""
+        case "DELETE", "mcp", ["servers", target]:
+            return "mcp.remove", target
+        case "POST", "mcp", ["servers", target, verb]:
+            return f"mcp.{verb}", target
         case "POST", _, [target, "grants"]:
             return f"{group}.grant", target
         case "DELETE", _, [target, "grants"]:
@@ -112,3 +148,21 @@ def act_of(method: str, path: str) -> tuple[str, str]:
             return f"{group}.{_VERBS.get(method, method.lower())}-{item}", target
         case _:
             return f"{group}.{_VERBS.get(method, method.lower())}", "/".join(segments)
+
+
+def _act_of_skills_api(method: str, path: str) -> tuple[str, str]:
+    """As `act_of`, for the skills APIs below `/v1`. The routes note the names of skills, which the paths name by id."""
+    segments = path.removeprefix("/v1/skills").strip("/").split("/")
+    match method, segments:
+        case "POST", [""]:
+            return "skills.install", ""
+        case "POST", [target]:
+            return "skills.rollback", target
+        case "POST", [target, "versions"]:
+            return "skills.add-version", target
+        case "DELETE", [target]:
+            return "skills.uninstall", target
+        case "DELETE", [target, "versions", _]:
+            return _REMOVE_VERSION, target
+        case _:
+            return "skills.read" if method in SAFE_METHODS else f"skills.{method.lower()}", "/".join(segments)

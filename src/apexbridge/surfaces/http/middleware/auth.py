@@ -20,15 +20,23 @@ from apexbridge.settings import KeysRequired
 from apexbridge.storage.key_store import PREFIX, KeyScope, KeyStore
 from apexbridge.surfaces.http.middleware.audit_trail import AuditTrail
 from apexbridge.surfaces.http.middleware.limits import ConcurrencyLimit, RateLimit
-from apexbridge.surfaces.http.middleware.scopes import UPLOAD_PATHS, is_act, is_own_file, required_scope
+from apexbridge.surfaces.http.middleware.scopes import (
+    SESSION_PATH,
+    is_act,
+    is_enough_to_chat,
+    is_upload,
+    required_scope,
+)
 from apexbridge.surfaces.http.transport.error_responses import answer_error
 
 _KEY_IN_QUERY = re.compile(
     r"apex_[0-9a-f]{8}_|(?:^|[&;])(?:x-)?(?:api[-_]?key|access[-_]?token|authorization|bearer)=", re.IGNORECASE
 )
 REMEMBERED_HOSTS = 256
-_EXPORT_PATH = re.compile(r"/api/skills/[^/]+/export/?")
-_HOW = "Send it as `Authorization: Bearer …` or `x-api-key: …`; create one with: apex keys create"
+_EXPORT_PATH = re.compile(
+    r"/api/skills/[^/]+(?:/versions/[^/]+)?/export/?|/v1/skills/[^/]+(?:/versions/[^/]+)?/content/?"
+)
+_HOW = "Send it as `Authorization: Bearer …` or `x-api-key: …`; create one with: apex keys create --name NAME"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -74,16 +82,18 @@ class AccessGuard:
         state["caller"] = ""
         state["is_owner"] = self._access.bound is None
         needed = required_scope(scope["method"], scope["path"])
-        if needed is None:
+        if needed is None and scope["path"] != SESSION_PATH:
             await self._app(scope, receive, send)
             return
         try:
             self._admit(scope, state, needed)
-            is_upload = scope["method"] == "POST" and scope["path"] in UPLOAD_PATHS
             with self._concurrency.request(
-                state["caller"], receive, is_upload=is_upload, is_export=_is_export(scope)
+                state["caller"],
+                receive,
+                is_upload=is_upload(scope["method"], scope["path"]),
+                is_export=_is_export(scope),
             ) as counted:
-                if is_act(scope["method"], needed):
+                if needed is not None and is_act(scope["method"], needed):
                     await self._trail.follow(self._app, scope, counted, send)
                 else:
                     await self._app(scope, counted, send)
@@ -92,8 +102,8 @@ class AccessGuard:
                 self._trail.refused(scope, error.status, who=state["caller"])
             await answer_error(error, scope, receive, send)
 
-    def _admit(self, scope: Scope, state: dict[str, Any], needed: KeyScope) -> None:
-        """Check the key of a request and set `caller` and `is_owner`."""
+    def _admit(self, scope: Scope, state: dict[str, Any], needed: KeyScope | None) -> None:
+        """Check the key of a request and set `caller` and `is_owner`. If no scope is needed, the key is optional."""
         query = scope["query_string"]
         if query and _KEY_IN_QUERY.search(unquote_plus(query.decode("latin-1"))):
             raise RequestError(
@@ -106,7 +116,7 @@ class AccessGuard:
             return
         if sent is None or not (self._access.keys_required or sent.startswith(PREFIX)):
             # OpenAI SDKs always send a key. If this server requires none, ignore foreign keys.
-            if self._access.keys_required:
+            if self._access.keys_required and needed is not None:
                 raise RequestError(f"This server requires an API key. {_HOW}", code="UNAUTHORIZED")
             return
         key = self._keys.find(sent)
@@ -122,7 +132,9 @@ class AccessGuard:
                 code="RATE_LIMITED",
                 retryAfter=wait,
             )
-        if not key.allows(needed) and not (is_own_file(scope["path"]) and key.allows("chat")):
+        if needed is not None and not (
+            key.allows(needed) or (is_enough_to_chat(scope["method"], scope["path"]) and key.allows("chat"))
+        ):
             raise RequestError(
                 f"This needs the scope {needed}; the API key {key.id} has {', '.join(sorted(key.scopes))}.",
                 code="FORBIDDEN",

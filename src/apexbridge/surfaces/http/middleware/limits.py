@@ -10,7 +10,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from apexbridge._json import JsonShapeError, check_shape
 from apexbridge.errors import ApexBridgeError, InvalidInputError, RequestError
-from apexbridge.surfaces.http.middleware.scopes import UPLOAD_PATHS
+from apexbridge.surfaces.http.middleware.scopes import is_upload
 from apexbridge.surfaces.http.transport.error_responses import answer_error
 
 MAX_BODY_BYTES = 8 * 1024 * 1024
@@ -136,7 +136,7 @@ class BodyLimit:
         self._app = app
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        if scope["type"] != "http" or scope["path"] in UPLOAD_PATHS:  # these have their own limits
+        if scope["type"] != "http" or is_upload(scope["method"], scope["path"]):  # these have their own limits
             await self._app(scope, receive, send)
             return
         received = 0

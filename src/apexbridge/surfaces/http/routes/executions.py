@@ -1,12 +1,15 @@
 """Runs over HTTP: list, show, follow, cancel and delete them, download their files, and upload files for them."""
 
 import json
+import math
 from collections.abc import AsyncIterator
-from typing import Annotated, Any
+from datetime import UTC, datetime
+from typing import Annotated
 
 from fastapi import APIRouter, Header, Path, Query, Request, Response
 from fastapi.responses import StreamingResponse
 
+from apexbridge.errors import RequestError
 from apexbridge.sandbox.models import ExecutionResult
 from apexbridge.skills.runs.events import RunEvent
 from apexbridge.skills.runs.input_files import Upload, safe_name
@@ -15,14 +18,16 @@ from apexbridge.skills.runs.tracker import RunTracker
 from apexbridge.storage.run_store import RunFilter, RunState
 from apexbridge.surfaces.http.deps import DEFAULT_LIMIT, Caller, Owner, PageLimit, PageNumber, ServedBridge
 from apexbridge.surfaces.http.transport.responses import (
+    EVENT_STREAM_HEADERS,
     LARGE_CHARACTERS,
     Placeholders,
     detail_response,
-    download,
+    download_part,
     long_output,
     outlined,
 )
 from apexbridge.surfaces.http.transport.uploads import receive_upload
+from apexbridge.tools.conversation import OriginKind
 from apexbridge.wire import WireModel
 
 MAX_DIGITS = 12
@@ -37,6 +42,13 @@ class Accepted(WireModel):
     id: str
 
 
+class RunDeleted(WireModel):
+    """A run that was deleted with its files."""
+
+    success: bool = True
+    id: str
+
+
 @router.get("/api/executions")
 async def list_executions(
     bridge: ServedBridge,
@@ -44,11 +56,25 @@ async def list_executions(
     skill: Annotated[str | None, Query(description="Only runs of this skill.")] = None,
     state: Annotated[RunState | None, Query(description="pending, running, completed or error.")] = None,
     status: Annotated[str | None, Query(description="success, error or timeout.")] = None,
+    caller: Annotated[str | None, Query(description="Only runs of this API key; empty for those without one.")] = None,
+    origin: Annotated[OriginKind | None, Query(description="api, tool, chat or mcp.")] = None,
+    since: Annotated[datetime | None, Query(description="Only runs created then or later; UTC without zone.")] = None,
+    until: Annotated[datetime | None, Query(description="Only runs created before; UTC without zone.")] = None,
     page: PageNumber = 1,
     limit: PageLimit = DEFAULT_LIMIT,
 ) -> RunPage:
     """List the runs of the request's key, or all runs for an admin key, the newest first."""
-    run_filter = RunFilter(skill=skill, state=state, status=status, caller=owner)
+    if owner is not None and caller not in (None, owner):
+        raise RequestError("Runs of other keys can be listed only with the scope admin.", code="FORBIDDEN")
+    run_filter = RunFilter(
+        skill=skill,
+        state=state,
+        status=status,
+        caller=caller if owner is None else owner,
+        origin=origin,
+        since=_milliseconds(since),
+        until=_milliseconds(until),
+    )
     return await bridge.runs.page(run_filter, page=page, limit=limit)
 
 
@@ -72,15 +98,17 @@ async def follow_execution(
     after = int(last) if last.isascii() and last.isdigit() and len(last) <= MAX_DIGITS else 0
     events = bridge.runs.events(identity, after, owner=owner, waits=follow)
     first = await anext(events, None)  # so that a missing run is a 404 and not an empty stream
-    headers = {"Cache-Control": "no-store", "X-Accel-Buffering": "no", "X-Content-Type-Options": "nosniff"}
-    return StreamingResponse(_stream(bridge.runs, first, events), media_type="text/event-stream", headers=headers)
+    stream = _stream(bridge.runs, first, events)
+    return StreamingResponse(stream, media_type="text/event-stream", headers=EVENT_STREAM_HEADERS)
 
 
 @router.get("/api/executions/{id}/files/{path:path}", response_class=StreamingResponse)
-async def download_artifact(identity: Identity, path: str, bridge: ServedBridge, owner: Owner) -> StreamingResponse:
-    """Download a file of the run."""
+async def download_artifact(
+    identity: Identity, path: str, request: Request, bridge: ServedBridge, owner: Owner
+) -> Response:
+    """Download a file of the run, or a range of it."""
     file = await bridge.runs.open_file(identity, path, owner=owner)
-    return download(file, path.rsplit("/", 1)[-1], "application/octet-stream")
+    return download_part(request, file, path.rsplit("/", 1)[-1])
 
 
 @router.post("/api/executions/{id}/cancel", status_code=202)
@@ -91,10 +119,10 @@ async def cancel_execution(identity: Identity, bridge: ServedBridge, owner: Owne
 
 
 @router.delete("/api/executions/{id}")
-async def delete_execution(identity: Identity, bridge: ServedBridge, owner: Owner) -> dict[str, Any]:
+async def delete_execution(identity: Identity, bridge: ServedBridge, owner: Owner) -> RunDeleted:
     """Delete a run and its files; an active run is cancelled first."""
     await bridge.runs.delete(identity, owner=owner)
-    return {"success": True, "id": identity}
+    return RunDeleted(id=identity)
 
 
 @router.post("/api/uploads", status_code=201)
@@ -112,6 +140,14 @@ async def upload_file(
             upload.file.seek(0, 2)
             return Upload(id=name, name=name, size=upload.file.tell(), workspace=target)
         return await bridge.runs.uploads.add(upload.file, upload.filename, caller=caller)
+
+
+def _milliseconds(moment: datetime | None) -> int | None:
+    """A time of a request, in milliseconds since 1970; in UTC if it has no zone."""
+    if moment is None:
+        return None
+    aware = moment.replace(tzinfo=UTC) if moment.tzinfo is None else moment
+    return math.ceil(aware.timestamp() * 1000)
 
 
 async def _stream(runs: RunTracker, first: RunEvent | None, events: AsyncIterator[RunEvent]) -> AsyncIterator[bytes]:

@@ -1,19 +1,21 @@
 """API keys over HTTP, and verification of the audit log."""
 
+from collections.abc import Mapping
 from dataclasses import asdict
 from datetime import UTC, datetime
 from typing import Annotated, Any
 
-from fastapi import APIRouter, Path, Request
+from fastapi import APIRouter, Path, Query, Request
 from pydantic import Field
 
 from apexbridge._time import now_ms
-from apexbridge.storage.key_store import MAX_NAME_CHARACTERS, ApiKey, KeyScope
-from apexbridge.surfaces.http.deps import ServedBridge
+from apexbridge.storage.key_store import MAX_NAME_CHARACTERS, ApiKey, KeyScope, KeyStore
+from apexbridge.surfaces.http.deps import DEFAULT_LIMIT, PageLimit, PageNumber, ServedBridge
 from apexbridge.surfaces.http.middleware.audit_trail import note
 from apexbridge.wire import WireInput, WireModel
 
 MAX_LIFE_SECONDS = 10 * 366 * 24 * 3600
+MAX_FILTER_CHARACTERS = 300
 router = APIRouter(tags=["access"])
 
 
@@ -73,10 +75,75 @@ async def revoke_key(
     return KeyView(**_fields(await bridge.keys.revoke(identity)))
 
 
+class AuditEntry(WireModel):
+    """One row of the audit log."""
+
+    sequence: int
+    at: str | None = Field(description="ISO 8601, in UTC.")
+    actor: str = Field(description="The id of the API key; empty if the request had none.")
+    actor_name: str | None = Field(description="The name of the key.")
+    action: str | None = Field(description="Such as skills.install; null if the row is damaged.")
+    target: str | None
+    status: int | None = Field(description="The HTTP status.")
+    detail: str | None
+    content_hash: str | None
+    request_id: str | None
+    omitted: int | None = Field(description="Refused attempts before this one that were only counted.")
+
+
+class AuditPage(WireModel):
+    entries: list[AuditEntry]
+    total: int
+    page: int
+    limit: int
+
+
+@router.get("/api/audit")
+async def list_audit(
+    bridge: ServedBridge,
+    action: Annotated[
+        str | None, Query(max_length=MAX_FILTER_CHARACTERS, description="Only this action, such as skills.install.")
+    ] = None,
+    actor: Annotated[
+        str | None, Query(max_length=MAX_FILTER_CHARACTERS, description="Only acts with this API key's id.")
+    ] = None,
+    page: PageNumber = 1,
+    limit: PageLimit = DEFAULT_LIMIT,
+) -> AuditPage:
+    """List the administrative acts and refused attempts, the newest first."""
+    rows, total = await bridge.audit.page(page=page, limit=limit, action=action, actor=actor)
+    return AuditPage(entries=[_entry(row, bridge.keys) for row in rows], total=total, page=page, limit=limit)
+
+
 @router.get("/api/audit/verify")
 async def verify_audit(bridge: ServedBridge) -> AuditVerdict:
     """Verify the whole audit log and return the first row that was changed."""
     return AuditVerdict(**asdict(await bridge.audit.verify()))
+
+
+def _entry(row: Mapping[str, Any], keys: KeyStore) -> AuditEntry:
+    """The row as it is. A value of another type, in a row that was changed, is left out."""
+
+    def text(name: str) -> str | None:
+        return value if isinstance(value := row.get(name), str) else None
+
+    def number(name: str) -> int | None:
+        return value if isinstance(value := row.get(name), int) else None
+
+    actor = text("who") or ""
+    return AuditEntry(
+        sequence=number("seq") or 0,
+        at=text("time"),
+        actor=actor,
+        actor_name=keys.name_of(actor),
+        action=text("what"),
+        target=text("target"),
+        status=number("outcome"),
+        detail=text("detail"),
+        content_hash=text("contentHash"),
+        request_id=text("requestId"),
+        omitted=number("omitted"),
+    )
 
 
 def _fields(key: ApiKey) -> dict[str, Any]:

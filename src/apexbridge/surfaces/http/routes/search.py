@@ -6,7 +6,8 @@ from fastapi import APIRouter, Body, Query
 from pydantic import Field
 
 from apexbridge.bridge import Bridge
-from apexbridge.retrieval.matches import SearchAnswer, SearchMode
+from apexbridge.retrieval.kinds import Kind
+from apexbridge.retrieval.matches import RankPreview, SearchAnswer, SearchMode
 from apexbridge.skills import SERVED_NAME_PATTERN
 from apexbridge.skills.models import Receipt
 from apexbridge.surfaces.http.deps import Caller, ServedBridge, SkillName
@@ -21,8 +22,14 @@ class SearchInput(WireInput):
     query: str = Field(description="The task, in natural language.")
     limit: int | None = Field(default=None, description="Maximum number of results, 1 to 100.")
     threshold: float | None = Field(default=None, description="Minimum confidence, 0 to 1.")
-    tags: list[str] = Field(default_factory=list, description="Only skills with one of these tags.", max_length=100)
+    tags: list[str] = Field(
+        default_factory=list,
+        description="Only with one of these tags; a tool has the name of its server.",
+        max_length=100,
+    )
+    kind: Kind | None = Field(default=None, description="Only skills, or only tools of MCP servers; default: both.")
     mode: SearchMode = Field(default="hybrid", description="`vector` compares meaning only, and fails if it cannot.")
+    record: bool = Field(default=True, description="False leaves it out of the insights, for a search while typing.")
 
 
 class RememberInput(WireInput):
@@ -56,6 +63,15 @@ class EditReceipt(Receipt):
     ranks: list[RankChange] | None = Field(default=None, description="For each `request` parameter.")
 
 
+class PreviewInput(WireInput):
+    description: str
+    requests: list[str] = Field(default_factory=list, max_length=MAX_REQUESTS, description="What somebody would ask.")
+
+
+class DescriptionPreview(WireModel):
+    ranks: list[RankPreview]
+
+
 async def _check_exists(bridge: Bridge, name: str) -> None:
     if not SERVED_NAME_PATTERN.match(name) or await bridge.skills.store.catalog.live(name) is None:
         raise await bridge.skills.store.not_found(name)
@@ -63,10 +79,17 @@ async def _check_exists(bridge: Bridge, name: str) -> None:
 
 @router.post("/search")
 async def search_skills(bridge: ServedBridge, caller: Caller, body: SearchInput) -> SearchAnswer:
-    """Find skills for a request, best first, each with its confidence and the reasons."""
+    """Find skills and tools of MCP servers for a request, best first, each with its confidence and the reasons."""
     await bridge.prepare_search()
     return await bridge.retrieval.search(
-        body.query, limit=body.limit, threshold=body.threshold, tags=body.tags, mode=body.mode, caller=caller
+        body.query,
+        limit=body.limit,
+        threshold=body.threshold,
+        tags=body.tags,
+        mode=body.mode,
+        caller=caller,
+        kind=body.kind,
+        record=body.record,
     )
 
 
@@ -93,6 +116,7 @@ async def forget(bridge: ServedBridge, lesson: ForgetInput | None = None) -> For
 async def set_description(
     name: SkillName,
     bridge: ServedBridge,
+    caller: Caller,
     body: Annotated[dict[str, Any], Body(examples=[{"description": "Writes commit messages."}])],
     request: Annotated[
         list[str] | None,
@@ -104,9 +128,19 @@ async def set_description(
     if requests:
         await bridge.prepare_search()
     before = [await bridge.retrieval.rank_of(name, text) for text in requests]
-    receipt = await bridge.skills.update_skill_description(name, body)
+    receipt = await bridge.skills.update_skill_description(name, body, caller=caller)
     after = [await bridge.retrieval.rank_of(name, text) for text in requests]
     ranks = [
         RankChange(request=text, before=old, after=new) for text, old, new in zip(requests, before, after, strict=True)
     ]
     return EditReceipt(name=receipt.name, message=receipt.message, ranks=ranks or None)
+
+
+@router.post("/{name}/description/preview")
+async def preview_description(
+    name: SkillName, bridge: ServedBridge, caller: Caller, body: PreviewInput
+) -> DescriptionPreview:
+    """Show the ranks that the skill would have with another description. Nothing is changed."""
+    document = await bridge.skills.described(name, body.description)
+    await bridge.prepare_search()
+    return DescriptionPreview(ranks=await bridge.retrieval.preview(document, body.requests, caller=caller))

@@ -2,7 +2,10 @@
 
 import asyncio
 import json
-from typing import Annotated, Any, Literal, TypeVar
+from collections.abc import Awaitable, Coroutine
+from contextlib import AsyncExitStack
+from functools import partial
+from typing import Annotated, Any, BinaryIO, Literal, TypeVar
 from urllib.parse import quote
 
 from fastapi import APIRouter, Path, Query, Request, Response
@@ -11,11 +14,17 @@ from fastapi.responses import StreamingResponse
 from pydantic import Field, ValidationError, field_validator
 
 from apexbridge._json import loads_untrusted
-from apexbridge.errors import InvalidInputError, RequestError
+from apexbridge._tasks import run_to_completion
+from apexbridge.errors import ApexBridgeError, InvalidInputError, RequestError, ServerError
 from apexbridge.sandbox.models import ExecutionResult
 from apexbridge.sandbox.run_input import MAX_ARGUMENTS, MAX_INPUT_FILES
-from apexbridge.skills import Mode, Profile
+from apexbridge.skills import MAX_NAME_CHARACTERS, SERVED_NAME_PATTERN, Mode, Profile
+from apexbridge.skills.fetched_packages import CheckedNote, CheckedPackage
+from apexbridge.skills.manager import DEFAULT_TAGS
 from apexbridge.skills.models import (
+    BulkError,
+    BulkReport,
+    BulkResult,
     CallStatistics,
     DirectSkillResult,
     GrowthPoint,
@@ -26,19 +35,27 @@ from apexbridge.skills.models import (
     Receipt,
     RemovalReceipt,
     RemovedItem,
+    RollbackReceipt,
     ScanReport,
     SkillDetail,
+    SkillHealth,
     SkillPage,
+    SkillSort,
     SkillStatistics,
+    SkillVersionList,
+    TagList,
     UpdateReport,
     ValidationReport,
+    VersionDiff,
 )
 from apexbridge.skills.package.dependencies import MAX_REQUIREMENT_CHARACTERS, MAX_REQUIREMENTS
-from apexbridge.skills.remote.source_text import MAX_SOURCE_CHARACTERS, parse_source
+from apexbridge.skills.remote.discovery import MAX_UNCHOSEN
+from apexbridge.skills.remote.source_text import MAX_SOURCE_CHARACTERS, RemoteSource, parse_source
 from apexbridge.skills.runs.grants import GrantView
 from apexbridge.skills.runs.skill_layers import DependencyView
 from apexbridge.skills.runs.skill_runs import SkillCall
 from apexbridge.skills.store.names import folder_of_name
+from apexbridge.storage.audit import Act
 from apexbridge.surfaces.http.deps import (
     APPROVAL_PATTERN,
     DEFAULT_LIMIT,
@@ -49,28 +66,46 @@ from apexbridge.surfaces.http.deps import (
     SkillName,
     Skills,
 )
-from apexbridge.surfaces.http.middleware.audit_trail import note
+from apexbridge.surfaces.http.middleware.audit_trail import defer, note
 from apexbridge.surfaces.http.routes.executions import Accepted
 from apexbridge.surfaces.http.transport.disconnect import run_while_connected
-from apexbridge.surfaces.http.transport.requests import is_owner
-from apexbridge.surfaces.http.transport.responses import download, json_response, long_output, result_response
+from apexbridge.surfaces.http.transport.progress_stream import asks_for_events, line_stream, progress_stream
+from apexbridge.surfaces.http.transport.requests import is_owner, request_id
+from apexbridge.surfaces.http.transport.responses import (
+    download,
+    download_part,
+    json_response,
+    long_output,
+    result_response,
+)
 from apexbridge.surfaces.http.transport.uploads import receive_upload
 from apexbridge.tools.conversation import Conversation
 from apexbridge.wire import WireInput, WireModel
 
 MAX_PERMISSION_CHARACTERS = 4096
 MAX_FILE_NAME_CHARACTERS = 4_096
+MAX_VERSION = 2**53
 _BINARY = {"type": "string", "format": "binary"}
 _OPTIONS: dict[str, Any] = {
     "overwrite": {"type": "boolean", "default": False},
     "profile": {"type": "string", "enum": ["seed", "lenient", "strict"]},
     "strict": {"type": "boolean", "default": False},
 }
+_SKILLS = {"type": "array", "items": {"type": "string"}}
 _SOURCE = {
+    "type": "object",
+    "additionalProperties": False,
+    "properties": {"source": {"type": "string"}, "upload": {"type": "string"}, "skills": _SKILLS, **_OPTIONS},
+}
+_VALIDATED_SOURCE = {
     "type": "object",
     "required": ["source"],
     "additionalProperties": False,
-    "properties": {"source": {"type": "string"}, **_OPTIONS},
+    "properties": {
+        "source": {"type": "string"},
+        "skills": _SKILLS,
+        **{name: schema for name, schema in _OPTIONS.items() if name != "overwrite"},
+    },
 }
 _FORM = {"type": "object", "required": ["file"], "properties": {"file": _BINARY, **_OPTIONS}}
 _ARCHIVE_BODY: dict[str, Any] = {
@@ -84,16 +119,20 @@ _ARCHIVE_BODY: dict[str, Any] = {
     ],
 }
 
-_INSTALL_BODY: dict[str, Any] = {
-    **_ARCHIVE_BODY,
-    "requestBody": {
-        "required": True,
-        "content": {**_ARCHIVE_BODY["requestBody"]["content"], "application/json": {"schema": _SOURCE}},
-    },
-}
+
+def _or_json(schema: dict[str, Any]) -> dict[str, Any]:
+    content = {**_ARCHIVE_BODY["requestBody"]["content"], "application/json": {"schema": schema}}
+    return {**_ARCHIVE_BODY, "requestBody": {"required": True, "content": content}}
+
+
+_INSTALL_BODY, _VALIDATE_BODY = _or_json(_SOURCE), _or_json(_VALIDATED_SOURCE)
 MAX_SOURCE_BYTES = 64 * 1024
+MAX_BULK = 500
+_END = r"\Z"
+"""Not in the syntax of pydantic's patterns."""
 
 router = APIRouter(tags=["skills"])
+VersionNumber = Annotated[int, Path(alias="version", ge=1, le=MAX_VERSION, description="The version's number.")]
 PackageSpec = Annotated[str, Field(max_length=MAX_REQUIREMENT_CHARACTERS)]
 SecretName = Annotated[str, Path(alias="name", description="The secret's name.")]
 
@@ -125,11 +164,26 @@ class ExecuteInput(WireInput):
         return value
 
 
-class InstallInput(WireInput):
+class ValidateInput(WireInput):
     source: str = Field(max_length=MAX_SOURCE_CHARACTERS)
+    profile: Profile | None = None
+    strict: bool = False
+    skills: list[Annotated[str, Field(max_length=MAX_NAME_CHARACTERS)]] = Field(
+        default_factory=list, max_length=MAX_UNCHOSEN, description="Of a server that publishes skills; default: all."
+    )
+
+
+class InstallInput(WireInput):
+    source: str | None = Field(default=None, max_length=MAX_SOURCE_CHARACTERS)
+    upload: str | None = Field(
+        default=None, max_length=64, description="The `upload` of a validation, in place of `source`."
+    )
     overwrite: bool = False
     profile: Profile | None = None
     strict: bool = False
+    skills: list[Annotated[str, Field(max_length=MAX_NAME_CHARACTERS)]] = Field(
+        default_factory=list, max_length=MAX_UNCHOSEN, description="Of a server that publishes skills; default: all."
+    )
 
 
 class UpdateInput(WireInput):
@@ -141,8 +195,19 @@ class SourceUpdateInput(UpdateInput):
     source: str = Field(max_length=MAX_SOURCE_CHARACTERS, description="The `source` of an origin.")
 
 
+class BulkInput(WireInput):
+    action: Literal["enable", "disable", "uninstall"]
+    names: list[Annotated[str, Field(pattern=f"^{SERVED_NAME_PATTERN.pattern.removesuffix(_END)}$")]] = Field(
+        min_length=1, max_length=MAX_BULK, description="The skills."
+    )
+
+
 class RestoreInput(WireInput):
     id: str | None = Field(default=None, max_length=64, description="One of several; default: the newest.")
+
+
+class RollbackInput(WireInput):
+    version: int | None = Field(default=None, ge=1, description="Default: the one before the installed one.")
 
 
 class GrantInput(WireInput):
@@ -173,60 +238,202 @@ class SecretNames(WireModel):
 async def list_skills(
     skills: Skills,
     name: Annotated[str | None, Query(description="A substring of the name, in any case.")] = None,
+    query: Annotated[
+        str | None,
+        Query(description="Words that all occur in the name or the description, in any case.", max_length=200),
+    ] = None,
     tags: Annotated[str | None, Query(description="Comma-separated; any of them matches.", max_length=2000)] = None,
+    mode: Annotated[Mode | None, Query(description="Only skills that run like this.")] = None,
+    enabled: Annotated[bool | None, Query(description="Only enabled skills, or only disabled ones.")] = None,
+    source: Annotated[str | None, Query(description="Only of this source.", max_length=1000)] = None,
+    plugin: Annotated[str | None, Query(description="Only of this plugin.", max_length=1000)] = None,
+    health: Annotated[
+        SkillHealth | None,
+        Query(
+            description="Only with `warnings`, without all of the `access` or `packages` that they need, or with a "
+            "confirmation before each run (`confirm`)."
+        ),
+    ] = None,
+    sort: Annotated[
+        SkillSort, Query(description="`updated`, `installed`: the newest first; `calls`, `failures`: the most.")
+    ] = "name",
     page: PageNumber = 1,
     limit: PageLimit = DEFAULT_LIMIT,
 ) -> SkillPage:
-    """List the installed skills by name."""
+    """List the installed skills."""
     any_of = [tag.strip() for tag in (tags or "").split(",") if tag.strip()]
-    return await skills.list_skills(name=name, tags=any_of, page=page, limit=limit)
+    return await skills.list_skills(
+        name=name,
+        query=query,
+        tags=any_of,
+        mode=mode,
+        enabled=enabled,
+        source=source,
+        plugin=plugin,
+        health=health,
+        sort=sort,
+        page=page,
+        limit=limit,
+    )
 
 
-@router.post("/api/skills/install", status_code=201, openapi_extra=_INSTALL_BODY)
-@router.post("/api/skills", status_code=201, openapi_extra=_INSTALL_BODY)
-async def install_skill(request: Request, response: Response, skills: Skills, caller: Caller) -> InstallReceipt:
-    """Install a skill, a plugin or a marketplace from an archive, or from a source that is fetched.
+@router.get("/api/skills/tags")
+async def list_tags(
+    skills: Skills,
+    prefix: Annotated[str, Query(description="Only tags that begin like this, in any case.", max_length=200)] = "",
+    limit: PageLimit = DEFAULT_TAGS,
+) -> TagList:
+    """List the tags of the skills, declared and derived ones, the most frequent first."""
+    return await skills.list_tags(prefix, limit)
 
-    The status is 200 if one was replaced.
+
+@router.post("/api/skills/install", status_code=201, response_model=InstallReceipt, openapi_extra=_INSTALL_BODY)
+@router.post("/api/skills", status_code=201, response_model=InstallReceipt, openapi_extra=_INSTALL_BODY)
+async def install_skill(
+    request: Request, response: Response, bridge: ServedBridge, skills: Skills, caller: Caller
+) -> InstallReceipt | StreamingResponse:
+    """Install a skill, a plugin or a marketplace: an archive, a source that is fetched, or a validated upload.
+
+    The status is 200 if one was replaced. With `Accept: text/event-stream`, the answer is its progress as events.
     """
-    if _is_json(request):
-        body = await _install_input(request)
-        source = parse_source(body.source)  # refuses passwords, which must not be in the audit log
-        note(request, detail=body.source)
-        if source is None:
-            raise InvalidInputError(
-                "source is a path. Upload the archive, or name owner/repo[/path][@ref], a Git URL or the URL of a .zip."
-            )
-        installing = skills.install_skill(
-            source,
-            overwrite=body.overwrite,
-            profile=body.profile,
-            strict=body.strict,
-            local=is_owner(request.scope),
-            caller=caller,
-        )
-        receipt = await run_while_connected(request, installing)
-    else:
-        async with receive_upload(request, skills.staging) as upload:
-            receipt = await skills.install_skill(
+    async with AsyncExitStack() as stack:
+        installing = await _installing(request, bridge, caller, stack)
+        if asks_for_events(request):
+            return progress_stream(request, installing, stack.pop_all(), defer(request))
+        receipt = await (run_while_connected(request, installing) if _is_json(request) else installing)
+    response.status_code = 200 if receipt.replaced else 201
+    return receipt
+
+
+async def _installing(
+    request: Request, bridge: ServedBridge, caller: str, stack: AsyncExitStack
+) -> Coroutine[Any, Any, InstallReceipt]:
+    """Read the request, and return the work that it asks for. `stack` holds an uploaded file."""
+    skills = bridge.skills
+
+    async def install(work: Awaitable[InstallReceipt]) -> InstallReceipt:
+        receipt = await work
+        note(request, target=receipt.name)
+        return receipt
+
+    if not _is_json(request):
+        upload = await stack.enter_async_context(receive_upload(request, skills.staging))
+        return install(
+            skills.install_skill(
                 upload.file,
                 overwrite=upload.overwrite,
                 profile=upload.profile,
                 filename=upload.filename,
                 strict=upload.strict,
+                caller=caller,
             )
-    note(request, target=receipt.name)
-    response.status_code = 200 if receipt.replaced else 201
+        )
+    body = await _json_input(request, InstallInput)
+    if (body.source is None) == (body.upload is None):
+        raise InvalidInputError("Name either `source` or `upload`")
+    if body.upload is not None:
+        return install(_install_upload(bridge, body, caller))
+    return install(
+        skills.install_skill(
+            _remote_source(request, body.source or ""),
+            overwrite=body.overwrite,
+            profile=body.profile,
+            strict=body.strict,
+            skills=body.skills,
+            local=is_owner(request.scope),
+            caller=caller,
+        )
+    )
+
+
+@router.post(
+    "/api/skills/validate",
+    response_model=None,
+    responses={200: {"model": ValidationReport}},
+    openapi_extra=_VALIDATE_BODY,
+)
+async def validate_skill(request: Request, bridge: ServedBridge, skills: Skills, caller: Caller) -> Response:
+    """Check whether a package can be installed, what it asks for and what it would replace. Nothing is installed.
+
+    A valid package is kept for an hour, so that it can be installed by its `upload`. With `Accept: text/event-stream`,
+    the answer is its progress as events.
+    """
+    async with AsyncExitStack() as stack:
+        validating = await _validating(request, bridge, caller, stack)
+        if asks_for_events(request):
+            return progress_stream(request, validating, stack.pop_all(), defer(request))
+        return json_response(await (run_while_connected(request, validating) if _is_json(request) else validating))
+
+
+async def _validating(
+    request: Request, bridge: ServedBridge, caller: str, stack: AsyncExitStack
+) -> Coroutine[Any, Any, ValidationReport]:
+    skills = bridge.skills
+    if not _is_json(request):
+        upload = await stack.enter_async_context(receive_upload(request, skills.staging))
+        options: dict[str, Any] = {"profile": upload.profile, "filename": upload.filename, "strict": upload.strict}
+        return _validate(bridge, upload.file, options, caller=caller)
+    body = await _json_input(request, ValidateInput)
+    if bridge.keys.reach(caller) is not None:
+        raise RequestError("Only keys with the scope admin let the server fetch a source.", code="FORBIDDEN")
+    options = {"profile": body.profile, "strict": body.strict, "skills": body.skills}
+    options["local"] = is_owner(request.scope)
+    return _validate(bridge, _remote_source(request, body.source), options, caller=caller)
+
+
+async def _validate(
+    bridge: ServedBridge, source: BinaryIO | RemoteSource, options: dict[str, Any], *, caller: str
+) -> ValidationReport:
+    async with bridge.skills.checked(source, caller=caller, **options) as checked:
+        return await _kept_report(bridge, checked, caller)
+
+
+async def _kept_report(bridge: ServedBridge, checked: CheckedPackage, caller: str) -> ValidationReport:
+    """The report, with the id under which the package is kept; without one if the caller has no room for it."""
+    if checked.file is None or checked.note is None:
+        return checked.report
+    note_text = checked.note.model_dump_json()
+    try:
+        kept_as = await bridge.runs.uploads.add(
+            checked.file, checked.note.filename or "package.zip", caller=caller, note=note_text
+        )
+    except (RequestError, ServerError) as error:
+        if error.code not in ("QUEUE_FULL", "STORAGE_FULL"):
+            raise
+        return checked.report
+    return checked.report.model_copy(update={"upload": kept_as.id})
+
+
+async def _install_upload(bridge: ServedBridge, body: InstallInput, caller: str) -> InstallReceipt:
+    """Install a package that this key has validated. It is removed then; if the install fails, it stays."""
+    identity = body.upload or ""
+    if body.skills:
+        raise InvalidInputError("`skills` chooses from a source, not from an upload")
+    file, note_text = await bridge.runs.uploads.open_noted(identity, owner=caller)
+    with file:
+        if note_text is None:
+            raise InvalidInputError(f"{identity} was not validated: send it to /api/skills/validate first")
+        receipt = await bridge.skills.install_checked(
+            file,
+            CheckedNote.model_validate_json(note_text),
+            overwrite=body.overwrite,
+            profile=body.profile,
+            strict=body.strict,
+            caller=caller,
+        )
+    await bridge.runs.uploads.remove(identity, owner=caller)
     return receipt
 
 
-@router.post("/api/skills/validate", openapi_extra=_ARCHIVE_BODY)
-async def validate_skill(request: Request, skills: Skills) -> ValidationReport:
-    """Check whether an archive can be installed; nothing is written."""
-    async with receive_upload(request, skills.staging) as upload:
-        return await skills.validate_skill(
-            upload.file, profile=upload.profile, filename=upload.filename, strict=upload.strict
+def _remote_source(request: Request, text: str) -> RemoteSource:
+    source = parse_source(text)  # refuses passwords, which must not be in the audit log
+    note(request, detail=text)
+    if source is None:
+        raise InvalidInputError(
+            "source is a path. Upload the archive, or name owner/repo[/path][@ref], a Git URL, the URL of a .zip, "
+            "or that of a server that publishes skills."
         )
+    return source
 
 
 @router.get("/api/skills/stats")
@@ -276,6 +483,36 @@ async def update_source(
     return await run_while_connected(request, skills.update_source(body.source, **options))
 
 
+@router.post("/api/skills/bulk")
+async def change_many(
+    request: Request, bridge: ServedBridge, skills: Skills, caller: Caller, body: BulkInput
+) -> BulkReport:
+    """Enable, disable or uninstall several skills. Each is audited like a single one; a failure does not end it."""
+    note(request, detail=f"{body.action} {len(body.names)}")
+    results = []
+    for name in dict.fromkeys(body.names):
+        before, error = bridge.content_hash(name), None
+        try:
+            if body.action == "uninstall":
+                await skills.uninstall_skill(name)
+            else:
+                await skills.set_enabled(name, body.action == "enable")
+        except ApexBridgeError as refusal:
+            error = refusal
+        act = Act(
+            what=f"skills.{body.action}",
+            who=caller,
+            target=name,
+            content_hash=bridge.content_hash(name) or before,
+            outcome=error.status if error else 200,
+            request_id=request_id(request.scope),
+        )
+        await run_to_completion(bridge.audit.append(act))
+        problem = BulkError(code=error.code, message=error.message) if error else None
+        results.append(BulkResult(name=name, success=error is None, error=problem))
+    return BulkReport(results=results)
+
+
 @router.get("/api/skills/{name}")
 async def show_skill(name: SkillName, request: Request, skills: Skills) -> SkillDetail:
     """Show one skill."""
@@ -296,6 +533,51 @@ async def uninstall_skill(
 async def restore_skill(name: SkillName, skills: Skills, body: RestoreInput | None = None) -> Receipt:
     """Bring a removed or hidden skill back, without its grants."""
     return await skills.restore_skill(name, id=body.id if body else None)
+
+
+@router.get("/api/skills/{name}/versions")
+async def list_versions(name: SkillName, skills: Skills) -> SkillVersionList:
+    """List the versions of a skill, the newest first."""
+    return await skills.versions.listed(name)
+
+
+@router.post("/api/skills/{name}/versions/rollback")
+async def roll_back(
+    name: SkillName, request: Request, skills: Skills, body: RollbackInput | None = None
+) -> RollbackReceipt:
+    """Install an earlier version of a skill, or a later one again."""
+    receipt = await skills.versions.rollback(name, body.version if body else None)
+    note(request, detail=f"version {receipt.version}")
+    return receipt
+
+
+@router.get("/api/skills/{name}/versions/{version}/export", response_class=StreamingResponse)
+async def export_version(name: SkillName, version: VersionNumber, skills: Skills, caller: Caller) -> StreamingResponse:
+    """Download a version of a skill as a ZIP."""
+    file = await skills.versions.open(name, version, caller=caller)
+    return download(file, f"{folder_of_name(name)}.zip", "application/zip")
+
+
+@router.get("/api/skills/{name}/versions/{version}/diff")
+async def diff_version(
+    name: SkillName,
+    version: VersionNumber,
+    skills: Skills,
+    caller: Caller,
+    against: Annotated[
+        int | None, Query(ge=1, le=MAX_VERSION, description="Another version; default: the one before it.")
+    ] = None,
+) -> VersionDiff:
+    """Show what changed between two versions of a skill, file by file."""
+    return await skills.versions.diff(name, version, against, caller=caller)
+
+
+@router.delete("/api/skills/{name}/versions/{version}")
+async def delete_version(name: SkillName, version: VersionNumber, request: Request, skills: Skills) -> Receipt:
+    """Delete a version of a skill. The installed one cannot be deleted."""
+    note(request, detail=f"version {version}")
+    await skills.versions.remove(name, version)
+    return Receipt(name=name, message=f"Version {version} of {name} deleted")
 
 
 @router.post("/api/skills/{name}/update")
@@ -372,10 +654,11 @@ async def skill_statistics(name: SkillName, skills: Skills) -> CallStatistics:
 
 
 @router.get("/api/skills/{name}/files/{path:path}", response_class=StreamingResponse)
-async def download_file(name: SkillName, path: str, skills: Skills) -> StreamingResponse:
-    """Download one of the skill's files. If it was found by another name, `Content-Location` is its own."""
+async def download_file(name: SkillName, path: str, request: Request, skills: Skills) -> Response:
+    """Download one of the skill's files, or a range of it. If it was found by another name, `Content-Location` is its
+    own."""
     file, found = await skills.open_named_file(name, path)
-    response = download(file, found.path.rsplit("/", 1)[-1], "application/octet-stream")
+    response = download_part(request, file, found.path.rsplit("/", 1)[-1])
     if found.notice:
         response.headers["content-location"] = quote(f"/api/skills/{name}/files/{found.path}", errors="surrogateescape")
     return response
@@ -424,19 +707,30 @@ async def show_dependencies(
     return await skills.dependencies_of(name, detect=detect)
 
 
-@router.put("/api/skills/{name}/dependencies")
+@router.put("/api/skills/{name}/dependencies", response_model=DependencyView)
 async def change_dependencies(
     name: SkillName, request: Request, skills: Skills, body: DependencyChange
-) -> DependencyView:
-    """Add packages to a skill, or remove added ones, on request if they can be installed. An overwrite keeps them."""
+) -> DependencyView | StreamingResponse:
+    """Add packages to a skill, or remove added ones, on request if they can be installed. An overwrite keeps them.
+
+    With `install` and `Accept: text/event-stream`, the answer is the installer's lines as events.
+    """
     changes = [*(f"add {spec}" for spec in body.add), *(f"remove {spec}" for spec in body.remove)]
     note(request, detail=", ".join(changes)[:MAX_PERMISSION_CHARACTERS])
-    return await skills.change_dependencies(name, add=body.add, remove=body.remove, install=body.install)
+    change = partial(skills.change_dependencies, name, add=body.add, remove=body.remove, install=body.install)
+    if body.install and asks_for_events(request):
+        return line_stream(request, lambda progress: change(progress=progress), defer(request))
+    return await change()
 
 
-@router.post("/api/skills/{name}/dependencies")
-async def install_dependencies(name: SkillName, skills: Skills) -> DependencyView:
-    """Install the packages that a skill declares and those that were added, and respond when they are installed."""
+@router.post("/api/skills/{name}/dependencies", response_model=DependencyView)
+async def install_dependencies(name: SkillName, request: Request, skills: Skills) -> DependencyView | StreamingResponse:
+    """Install the packages that a skill declares and those that were added, and respond when they are installed.
+
+    With `Accept: text/event-stream`, the answer is the installer's lines as events.
+    """
+    if asks_for_events(request):
+        return line_stream(request, partial(skills.install_dependencies, name), defer(request))
     return await skills.install_dependencies(name)
 
 
@@ -492,6 +786,7 @@ def _update_options(request: Request, caller: str, body: UpdateInput | None) -> 
     return {"apply": body.apply, "revision": body.revision, "local": is_owner(request.scope), "caller": caller}
 
 
+Body = TypeVar("Body", InstallInput, ValidateInput)
 WithOrigin = TypeVar("WithOrigin", SkillDetail, PluginSummary, OriginItem)
 
 
@@ -507,8 +802,8 @@ def _is_json(request: Request) -> bool:
     return request.headers.get("content-type", "").partition(";")[0].strip().lower() == "application/json"
 
 
-async def _install_input(request: Request) -> InstallInput:
-    """The JSON body of an install. The path also takes uploads, so the general limit of a body is not checked."""
+async def _json_input(request: Request, model: type[Body]) -> Body:
+    """The JSON body. The path also takes uploads, so the general limit of a body is not checked."""
     data = bytearray()
     async for chunk in request.stream():
         data += chunk
@@ -519,6 +814,6 @@ async def _install_input(request: Request) -> InstallInput:
     except ValueError as error:
         raise InvalidInputError("The body is not valid JSON") from error
     try:
-        return InstallInput.model_validate(body)
+        return model.model_validate(body)
     except ValidationError as error:
         raise RequestValidationError(error.errors()) from error

@@ -5,38 +5,30 @@ from typing import Annotated, Any, Literal
 from fastapi import APIRouter, Path, Query, Request, Response
 from pydantic import Field
 
-from apexbridge.surfaces.http.deps import APPROVAL_PATTERN, Caller, ServedBridge
+from apexbridge.sandbox.models import ExecutionResult
+from apexbridge.skills.models import DirectSkillResult
+from apexbridge.surfaces.http.deps import (
+    APPROVAL_PATTERN,
+    DEFAULT_LIMIT,
+    Caller,
+    PageLimit,
+    PageNumber,
+    ServedBridge,
+)
 from apexbridge.surfaces.http.middleware.audit_trail import note
 from apexbridge.surfaces.http.transport.disconnect import run_while_connected
-from apexbridge.surfaces.http.transport.responses import data_response, long_output_of
-from apexbridge.tools.approvals import Approval, ApprovalDetail
-from apexbridge.tools.naming import SKILL_PREFIX, WireNames, wire_name
+from apexbridge.surfaces.http.transport.responses import data_response, json_response, long_output_of
+from apexbridge.tools.approvals import Approval, ApprovalDetail, ListedState
+from apexbridge.tools.model_text import result_text
+from apexbridge.tools.naming import MCP_CATEGORY, SKILL_PREFIX, WireNames, wire_name
 from apexbridge.tools.registry import ToolRegistry
 from apexbridge.tools.tool import Tool, ToolResult
+from apexbridge.tools.views import ToolList, ToolOutput, ToolView
 from apexbridge.wire import WireInput, WireModel
 
 MAX_NOTICE_CHARACTERS = 1024
 router = APIRouter(tags=["tools"])
 Id = Annotated[str, Path(description="The tool's id, such as calculate or skill:git-commit.")]
-
-
-class ToolView(WireModel):
-    id: str
-    name: str = Field(description="The name for models.")
-    description: str
-    parameters: dict[str, Any] = Field(description="JSON Schema of the input.")
-    category: str
-    tags: list[str]
-    permissions: list[str]
-    timeout: int | None
-    dangerous: bool
-    confirm: str | None
-    enabled: bool
-
-
-class ToolList(WireModel):
-    tools: list[ToolView]
-    total: int
 
 
 class ToolCounts(WireModel):
@@ -66,6 +58,9 @@ class ToolCall(WireInput):
     workspace: str | None = Field(
         default=None, description="The id of a workspace for the file tools, run-code and skills."
     )
+    view: Literal["data", "model"] = Field(
+        default="data", description="`model` responds with the text for a model, in place of the result object."
+    )
 
 
 class Decision(WireInput):
@@ -75,7 +70,7 @@ class Decision(WireInput):
 @router.get("/api/tools")
 async def list_tools(
     bridge: ServedBridge,
-    category: Annotated[str | None, Query(description="Only this category: builtin, skill, …")] = None,
+    category: Annotated[str | None, Query(description="Only this category: builtin, skill, mcp, …")] = None,
     tag: Annotated[str | None, Query(description="Only with this tag.")] = None,
     query: Annotated[str | None, Query(description="Words in the id, the description or the tags.")] = None,
 ) -> ToolList:
@@ -116,7 +111,14 @@ async def show_tool(id: Id, bridge: ServedBridge) -> ToolView:
 
 
 @router.post(
-    "/api/tools/{id}/execute", response_model=None, responses={200: {"description": "The tool's result object."}}
+    "/api/tools/{id}/execute",
+    response_model=None,
+    responses={
+        200: {
+            "description": "The tool's result object, of a run an ExecutionResult; with `view: model`, a ToolOutput.",
+            "model": ExecutionResult | DirectSkillResult | ToolOutput | dict[str, Any] | list[Any],
+        }
+    },
 )
 async def execute_tool(
     id: Id, request: Request, bridge: ServedBridge, caller: Caller, call: ToolCall | None = None
@@ -130,6 +132,14 @@ async def execute_tool(
             id, call.input, conversation=conversation, workspace=call.workspace, approval=call.approval
         ),
     )
+    if call.view == "model":
+        output = ToolOutput(
+            output=result_text(bridge.tools, id, call.input, result),
+            is_error=result.is_error,
+            files=list(result.files),
+            notices=list(result.notices),
+        )
+        return json_response(output, headers=_headers(result))
     return await data_response(result.data, long_output_of(bridge.runs, result.data), headers=_headers(result))
 
 
@@ -142,22 +152,37 @@ async def switch_tool(id: Id, change: Literal["enable", "disable"], bridge: Serv
 
 # ------------------------------------------------------------------------------------------------------ approvals
 @router.get("/api/approvals")
-async def list_approvals(bridge: ServedBridge) -> list[Approval]:
-    """List the pending approvals, the oldest first. Approvals of removed tools are omitted."""
+async def list_approvals(
+    bridge: ServedBridge,
+    state: Annotated[
+        ListedState | None, Query(description="Only in this state, or all; default: all pending, the oldest first.")
+    ] = None,
+    page: PageNumber = 1,
+    limit: PageLimit = DEFAULT_LIMIT,
+) -> list[Approval]:
+    """List the pending approvals, the oldest first, or a page of those in a state, the newest first.
+
+    Pending approvals of removed tools are omitted.
+    """
+    if state is not None:
+        return await bridge.approvals.page(state, page=page, limit=limit)
     return [question for question in await bridge.approvals.waiting() if bridge.tools.find(question.tool)]
 
 
-@router.get("/api/approvals/{id}")
-async def show_approval(id: str, bridge: ServedBridge) -> ApprovalDetail:
+@router.get("/api/approvals/{id}", response_model=None, responses={200: {"model": ApprovalDetail}})
+async def show_approval(id: str, bridge: ServedBridge) -> Response:
     """Show one approval, with the whole call while it is pending."""
-    return await bridge.approvals.detail(id)
+    detail = await bridge.approvals.detail(id)
+    return await data_response(detail.model_dump(mode="json"), {})
 
 
 @router.post("/api/approvals/{id}")
-async def decide_approval(id: str, request: Request, decision: Decision, bridge: ServedBridge) -> Approval:
+async def decide_approval(
+    id: str, request: Request, decision: Decision, bridge: ServedBridge, caller: Caller
+) -> Approval:
     """Approve or deny a call. An approval is valid for one call, until it expires."""
     note(request, detail="approve" if decision.approve else "deny")
-    return await bridge.approvals.decide(id, approve=decision.approve)
+    return await bridge.approvals.decide(id, approve=decision.approve, by=caller)
 
 
 def _headers(result: ToolResult) -> dict[str, str]:
@@ -175,7 +200,7 @@ def _view(registry: ToolRegistry, tool: Tool, names: WireNames | None = None) ->
     metadata = tool.metadata
     return ToolView.model_construct(
         id=tool.id,
-        name=names.name(tool.id) if names else wire_name(tool.id),
+        name=tool.id if metadata.category == MCP_CATEGORY else names.name(tool.id) if names else wire_name(tool.id),
         description=tool.description,
         parameters=dict(tool.parameters.schema),
         category=metadata.category,

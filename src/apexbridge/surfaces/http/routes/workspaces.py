@@ -1,51 +1,19 @@
 """Workspaces over HTTP: list, show and delete them, and download their files."""
 
-from datetime import datetime
 from typing import Annotated, Any
 
-from fastapi import APIRouter, Path
+from fastapi import APIRouter, Path, Request, Response
 from fastapi.responses import StreamingResponse
-from pydantic import Field
 
 from apexbridge._time import MS_PER_DAY, from_ms
 from apexbridge.storage.workspace_store import WorkspaceRow
 from apexbridge.surfaces.http.deps import Owner, ServedBridge
-from apexbridge.surfaces.http.transport.responses import download
-from apexbridge.wire import WireModel
+from apexbridge.surfaces.http.transport.responses import download_part
 from apexbridge.workspaces.config import WorkspaceLimits
+from apexbridge.workspaces.views import WorkspaceDetail, WorkspaceFile, WorkspaceList, WorkspaceView
 
 router = APIRouter(tags=["workspaces"])
 Identity = Annotated[str, Path(alias="id", description="The workspace's id.")]
-
-
-class WorkspaceView(WireModel):
-    id: str
-    caller: str = Field(description="The id of the API key that owns it; empty without a key.")
-    created_at: datetime
-    used_at: datetime
-    expires_at: datetime = Field(description="Use renews it.")
-    size: int = Field(description="Bytes of all files.")
-    files: int = Field(description="Number of files.")
-    skills: list[str] = Field(description="Skills that the conversation has loaded.")
-
-
-class WorkspaceList(WireModel):
-    workspaces: list[WorkspaceView]
-    total: int
-    size: int = Field(description="Bytes of all workspaces in the list.")
-    max_size: int = Field(description="Bytes that one API key may have.")
-    max_files: int = Field(description="Files and folders that one API key may have.")
-
-
-class WorkspaceFile(WireModel):
-    path: str
-    type: str = Field(description="file or folder.")
-    size: int
-    modified: datetime
-
-
-class WorkspaceDetail(WorkspaceView):
-    entries: list[WorkspaceFile]
 
 
 @router.get("/api/workspaces")
@@ -80,11 +48,11 @@ async def show_workspace(identity: Identity, bridge: ServedBridge, owner: Owner)
 
 @router.get("/api/workspaces/{id}/files/{path:path}", response_class=StreamingResponse)
 async def download_workspace_file(
-    identity: Identity, path: str, bridge: ServedBridge, owner: Owner
-) -> StreamingResponse:
-    """Download a file of a workspace."""
+    identity: Identity, path: str, request: Request, bridge: ServedBridge, owner: Owner
+) -> Response:
+    """Download a file of a workspace, or a range of it."""
     file = await bridge.workspaces.open_file(identity, path, owner=owner)
-    return download(file, path.rsplit("/", 1)[-1], "application/octet-stream")
+    return download_part(request, file, path.rsplit("/", 1)[-1])
 
 
 @router.delete("/api/workspaces/{id}/files/{path:path}")

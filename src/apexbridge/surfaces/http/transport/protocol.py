@@ -8,8 +8,10 @@ from typing import Any, cast
 from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol
 
 from apexbridge.errors import RequestError
+from apexbridge.surfaces.http.transport.api_dialects import is_anthropic
 from apexbridge.surfaces.http.transport.disconnect import DISCONNECT_EXTENSION
 from apexbridge.surfaces.http.transport.error_responses import error_body
+from apexbridge.surfaces.http.transport.requests import fresh_id
 
 MAX_HEADERS = 100
 MAX_HEAD_BYTES = 64 * 1024
@@ -179,7 +181,9 @@ class LimitedProtocol(HttpToolsProtocol):
             return
         has_begun = self.cycle is not None and self.cycle.response_started and not self.cycle.response_complete
         if not has_begun and self._has_received:
-            body = error_body(error, getattr(self, "url", b"").decode("latin-1"))
+            path = getattr(self, "url", b"").decode("latin-1")
+            is_theirs = is_anthropic({"path": path, "headers": getattr(self, "headers", ())})
+            body = error_body(error, path, anthropic_id=fresh_id("req_") if is_theirs else None)
             head = f"content-type: application/json\r\ncontent-length: {len(body)}\r\nconnection: close\r\n\r\n"
             self.transport.write(STATUS_LINE[error.status] + head.encode() + body)
         if self.cycle is not None and not self.cycle.response_complete:

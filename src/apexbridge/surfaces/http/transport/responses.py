@@ -6,6 +6,7 @@ document.
 
 import asyncio
 import json
+import os
 import re
 import secrets
 from collections.abc import AsyncIterator, Iterator, Mapping
@@ -13,15 +14,16 @@ from json.encoder import encode_basestring
 from typing import IO, Any
 from urllib.parse import quote
 
-from fastapi import Response
+from fastapi import Request, Response
 from fastapi.responses import StreamingResponse
 from starlette.types import Receive, Scope, Send
 
 from apexbridge._tasks import in_thread
-from apexbridge.errors import ToolExecutionError
+from apexbridge.errors import RequestError, ToolExecutionError
 from apexbridge.sandbox.models import ExecutionResult
 from apexbridge.skills.runs.run_views import STREAMS, LongOutput, RecordedText, TextSource
 from apexbridge.skills.runs.tracker import RunTracker
+from apexbridge.surfaces.http.transport.error_responses import error_response
 from apexbridge.surfaces.http.transport.response_pacing import held_by
 from apexbridge.wire import WireModel
 
@@ -33,6 +35,8 @@ DOWNLOAD_HEADERS = {
     "X-Content-Type-Options": "nosniff",
     "Content-Security-Policy": "sandbox; default-src 'none'; frame-ancestors 'none'",
 }
+_RANGE = re.compile(r"bytes=(?P<first>[0-9]{0,15})-(?P<last>[0-9]{0,15})\Z", re.IGNORECASE)
+EVENT_STREAM_HEADERS = {"Cache-Control": "no-store", "X-Accel-Buffering": "no", "X-Content-Type-Options": "nosniff"}
 _RUN_ID = re.compile(r"[0-9a-f]{32}\Z")
 
 
@@ -173,9 +177,58 @@ def download(file: IO[bytes], filename: str, media_type: str) -> StreamingRespon
         while chunk := await in_thread(file.read, SEND_BYTES):
             yield chunk
 
+    return _Download(file, chunks(), media_type=media_type, headers=_download_headers(filename))
+
+
+def download_part(request: Request, file: IO[bytes], filename: str) -> Response:
+    """As `download`, or the part of the file that the request's `Range` names.
+
+    A header that is invalid or names several ranges is ignored, and so is every range of an empty file.
+    """
+    size = os.fstat(file.fileno()).st_size
+    found = _range_of(request, size) if size else None
+    if found is None:
+        whole = download(file, filename, "application/octet-stream")
+        whole.headers["accept-ranges"] = "bytes"
+        return whole
+    start, stop = found
+    if start >= stop:
+        file.close()
+        error = RequestError(f"The file has {size} bytes; the range is outside of it.", code="RANGE_NOT_SATISFIABLE")
+        return error_response(error, request.scope, {"Content-Range": f"bytes */{size}"})
+
+    async def chunks() -> AsyncIterator[bytes]:
+        await in_thread(file.seek, start)
+        left = stop - start
+        while left and (chunk := await in_thread(file.read, min(SEND_BYTES, left))):
+            left -= len(chunk)
+            yield chunk
+
+    headers = {
+        **_download_headers(filename),
+        "Content-Range": f"bytes {start}-{stop - 1}/{size}",
+        "Content-Length": str(stop - start),
+        "Accept-Ranges": "bytes",
+    }
+    return _Download(file, chunks(), status_code=206, media_type="application/octet-stream", headers=headers)
+
+
+def _range_of(request: Request, size: int) -> tuple[int, int] | None:
+    """First and last position plus one of the request's range; equal if it is outside. None if all is to be sent."""
+    found = _RANGE.match(request.headers.get("range", ""))
+    if found is None:
+        return None
+    first, last = found["first"], found["last"]
+    if not first:
+        return (max(0, size - int(last)), size) if last else None
+    if last and int(last) < int(first):
+        return None
+    return min(int(first), size), min(int(last) + 1, size) if last else size
+
+
+def _download_headers(filename: str) -> dict[str, str]:
     disposition = f"attachment; filename*=UTF-8''{quote(filename, safe='')}"
-    headers = {**DOWNLOAD_HEADERS, "Content-Disposition": disposition}
-    return _Download(file, chunks(), media_type=media_type, headers=headers)
+    return {**DOWNLOAD_HEADERS, "Content-Disposition": disposition}
 
 
 class _Download(StreamingResponse):

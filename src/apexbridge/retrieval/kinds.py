@@ -1,0 +1,5 @@
+"""What a search finds. Without imports, because clients read it too."""
+
+from typing import Literal
+
+Kind = Literal["skill", "tool"]
