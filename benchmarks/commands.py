@@ -40,7 +40,7 @@ async def run() -> list[Comparison]:
 
 def _measured() -> list[Comparison]:
     bare = statistics.median(_cpu_ms([sys.executable, "-c", "pass"]) for _ in range(ROUNDS))
-    with tempfile.TemporaryDirectory() as folder, _server(Path(folder) / "data") as data_dir:
+    with tempfile.TemporaryDirectory() as folder, server(Path(folder) / "data") as data_dir:
         return [_compared(command, data_dir, bare) for command in COMMANDS]
 
 
@@ -61,15 +61,15 @@ def _compared(command: str, data_dir: Path, bare: float) -> Comparison:
 
 def _cpu_ms(command: Sequence[str]) -> float:
     before = resource.getrusage(resource.RUSAGE_CHILDREN)
-    subprocess.run(command, capture_output=True, check=True, env=_environment())
+    subprocess.run(command, capture_output=True, check=True, env=environment())
     after = resource.getrusage(resource.RUSAGE_CHILDREN)
     return 1000 * (after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime)
 
 
 @contextmanager
-def _server(data_dir: Path) -> Iterator[Path]:
+def server(data_dir: Path) -> Iterator[Path]:
     command = [APEX, "serve", "--port", "0", "--data-dir", str(data_dir), "--examples", str(EXAMPLES), "--json"]
-    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, env=_environment()) as process:
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, env=environment()) as process:
         try:
             assert process.stdout is not None
             announced = b""
@@ -82,5 +82,5 @@ def _server(data_dir: Path) -> Iterator[Path]:
             process.wait()
 
 
-def _environment() -> dict[str, str]:
+def environment() -> dict[str, str]:
     return {name: value for name, value in os.environ.items() if not name.startswith("APEX_")}

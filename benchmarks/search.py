@@ -55,7 +55,7 @@ async def run() -> list[Comparison]:
     ]
 
 
-def _documents(count: int) -> list[Document]:
+def documents(count: int) -> list[Document]:
     chance = random.Random(1)
     return [
         Document(
@@ -67,7 +67,7 @@ def _documents(count: int) -> list[Document]:
     ]
 
 
-def _requests() -> Iterator[str]:
+def requests() -> Iterator[str]:
     for number, (verb, thing, field) in enumerate(itertools.product(VERBS, THINGS, FIELDS)):
         yield f"please {verb} my {thing} for the {field} department, case {number}"
 
@@ -78,11 +78,11 @@ async def _searches(embedder: Embedder) -> list[Comparison]:
         service = ToolRetrievalService(Path(directory), embedder)
         vectors = chance.normal(size=(LARGE, embedder.dimensions)).astype(np.float32)
         vectors /= np.linalg.norm(vectors, axis=1, keepdims=True)
-        await service.upsert(_documents(LARGE), list(vectors))
+        await service.upsert(documents(LARGE), list(vectors))
         split = np.split(vectors, np.cumsum(embedder.dimensions_by_model)[:-1], axis=1)
         matrices = [np.ascontiguousarray(matrix) for matrix in split]
-        requests = _requests()
-        known = list(itertools.islice(requests, 200))
+        asking = requests()
+        known = list(itertools.islice(asking, 200))
         for request in known:
             embedder.embed_request(request)
         asked, scanned = iter(known), itertools.cycle(known)
@@ -102,10 +102,10 @@ async def _searches(embedder: Embedder) -> list[Comparison]:
             scan(next(scanned))
 
         async def search_new() -> None:
-            await service.search(next(requests), threshold=0)
+            await service.search(next(asking), threshold=0)
 
         async def scan_new() -> None:
-            scan(next(requests))
+            scan(next(asking))
 
         return [
             await compare(
@@ -121,26 +121,26 @@ async def _searches(embedder: Embedder) -> list[Comparison]:
 
 
 async def _indexing(embedder: Embedder) -> list[Comparison]:
-    documents = _documents(SMALL)
+    skills = documents(SMALL)
     with tempfile.TemporaryDirectory() as directory:
         data_dir = Path(directory) / "data"
         data_dir.mkdir()
         service = ToolRetrievalService(data_dir, embedder)
         async with service.running():
             begun = time.perf_counter()
-            await service.index_skills(documents)
+            await service.index_skills(skills)
             indexed = within_limit(f"{SMALL:,} skills indexed", (time.perf_counter() - begun) * 1000, 10_000)
         store = LanceStore(data_dir / "skills.lance")
-        vector = embedder.embed_documents(documents[:1])[0]
+        vector = embedder.embed_documents(skills[:1])[0]
         writes = []
         for number in range(41):
-            document = documents[number]
+            document = skills[number]
             begun = time.perf_counter()
             await service.upsert([document], [vector])
             store.write(SKILLS, embedder.id, [(document, vector)])
             writes.append((time.perf_counter() - begun) * 1000)
         written = within_limit("one skill written, with a precomputed vector", sorted(writes[1:])[20], 15)
-        return [indexed, written, _first_answer(Path(directory) / "library", documents)]
+        return [indexed, written, _first_answer(Path(directory) / "library", skills)]
 
 
 def _first_answer(data_dir: Path, documents: list[Document]) -> Comparison:

@@ -23,7 +23,7 @@ async def test_the_public_names_work_together(data_dir: Path) -> None:
             "result": 22,
         }
     public = {"ApexBridgeError", "Bridge", "Settings", "Tool", "ToolContext", "ToolResult", "__version__"}
-    assert set(apexbridge.__all__) == public
+    assert set(apexbridge.__all__) == {*public, "Client", "SyncClient"}
     with pytest.raises(AttributeError):
         apexbridge.Nothing  # noqa: B018
 

@@ -42,6 +42,7 @@ from apexbridge.skills.runs.code_runs import unfound
 from apexbridge.skills.runs.direct import render
 from apexbridge.skills.runs.input_files import safe_name
 from apexbridge.storage.audit import masked
+from apexbridge.surfaces.http.chat.messages_input import read_messages_request
 from apexbridge.tools.callview import summary_of, whole_of
 from apexbridge.tools.executor import bounded
 from apexbridge.tools.schema import SchemaParameters
@@ -108,6 +109,12 @@ def feed_names(text: str) -> None:
         turn.take_chunk({"choices": [{"delta": {"tool_calls": [{"index": 0, "function": {"name": chunk}}]}}]})
 
     in_chunks(take, text, 5)
+
+
+def in_messages(role: str, text: str) -> None:
+    chunks = [text[start : start + 40] for start in range(0, len(text), 40)]
+    messages = [{"role": role, "content": [{"type": "text", "text": chunk}]} for chunk in chunks]
+    read_messages_request({"max_tokens": 1, "messages": [{"role": "user", "content": "x"}, *messages]})
 
 
 def read_package(text: str) -> None:
@@ -200,6 +207,9 @@ READERS: dict[str, Work] = {
     "a line of the log": escaped,
     "output with secrets": lambda text: in_chunks(StreamMasker([" " * 50, "a0-_:" * 20, "\n" * 9]).add, text, 7),
     "a chat": lambda text: read_request({"messages": [{"role": "user", "content": text}]}),
+    "messages of a user": lambda text: in_messages("user", text),
+    "messages of the system": lambda text: in_messages("system", text),
+    "messages of an assistant": lambda text: in_messages("assistant", text),
 }
 UNITS = [
     *" \n\t\ra0-_:#'\"`()[]{}<>|\\/*.,^$~=@?!中é",

@@ -1,7 +1,7 @@
 """Many cheap clients: plain sockets and one selector. Takes a job as JSON and prints the result as JSON.
 
-A job has `url`, `key`, `body`, `connections`, `requests` (of all connections together), and `ramp`, the seconds over
-which connections are opened.
+A job has `url`, `key`, `body`, `connections`, `requests` (of all connections together), `ramp`, the seconds over
+which connections are opened, and `path`, chat completions by default, with `end`, the last words of its streams.
 """
 
 import json
@@ -16,8 +16,10 @@ JOB: dict[str, Any] = json.loads(sys.argv[1])
 SERVER = urllib.parse.urlsplit(JOB["url"])
 BODY = json.dumps(JOB["body"]).encode()
 IS_STREAM = bool(JOB["body"].get("stream"))
+PATH = JOB.get("path", "/v1/chat/completions")
+END = JOB.get("end", "data: [DONE]").encode()
 REQUEST = (
-    f"POST /v1/chat/completions HTTP/1.1\r\nhost: {SERVER.netloc}\r\nauthorization: Bearer {JOB['key']}\r\n"
+    f"POST {PATH} HTTP/1.1\r\nhost: {SERVER.netloc}\r\nauthorization: Bearer {JOB['key']}\r\n"
     f"content-type: application/json\r\ncontent-length: {len(BODY)}\r\n\r\n"
 ).encode() + BODY
 LAST_CHUNK = b"\r\n0\r\n\r\n"
@@ -54,8 +56,8 @@ class Link:
             return False
         if not self._received.startswith(b"HTTP/1.1 200") or b"weather" not in self._received:
             raise RuntimeError(bytes(self._received[:600]))
-        if IS_STREAM and b"data: [DONE]" not in self._received:
-            raise RuntimeError(f"no [DONE]: {bytes(self._received[-300:])!r}")
+        if IS_STREAM and END not in self._received:
+            raise RuntimeError(f"no end: {bytes(self._received[-300:])!r}")
         return True
 
     def _has_all(self) -> bool:

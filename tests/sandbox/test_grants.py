@@ -139,6 +139,11 @@ def test_every_granted_host_name_has_its_own_address() -> None:
     assert (addresses["192.0.2.7"], addresses["localhost"]) == ("192.0.2.7", "127.0.0.1")
 
 
+async def test_granted_variables_may_have_names_that_a_shell_cannot_set(bench: Bench) -> None:
+    result = await bench.run("/usr/bin/env", "sh", grants=Grants(variables={"PPID": "1", "REGION": "north"}))
+    assert "REGION=north" in result.stdout.splitlines()
+
+
 async def test_granted_variables_are_set_for_that_run_only(bench: Bench) -> None:
     grants = Grants(variables={"REGION": "日本"})
     text = "import json, os; print(json.dumps(dict(os.environ)))"

@@ -72,7 +72,6 @@ async def running_script(bench: Bench, mark: str) -> AsyncIterator[str]:
 
     async with anyio.create_task_group() as tasks:
         tasks.start_soon(run)
-        await recorder.wait_for("begun")
         await recorder.wait_for("\n")
         yield recorder.text.split()[1]
         cancels[0]()
@@ -165,7 +164,7 @@ async def test_every_run_started_by_root_has_its_own_user_even_with_two_servers(
         for bench in (each_backend, each_backend, Bench(another, tmp_path)):
             recorder = OutputRecorder()
             tasks.start_soon(partial(bench.run, text, listener=recorder, on_start=cancels.append))
-            await recorder.wait_for("begun")
+            await recorder.wait_for("begun\n")
         await until(lambda: len(owners(mark)) >= count)
         found = owners(mark)
         for cancel in cancels:
@@ -204,7 +203,7 @@ time.sleep(1000)
         for _ in range(3):
             recorder = OutputRecorder()
             tasks.start_soon(run, recorder)
-            await recorder.wait_for(f"begun {children}")
+            await recorder.wait_for(f"begun {children}\n")
         assert results == [], "all three run at the same time"
         for cancel in cancels:
             cancel()

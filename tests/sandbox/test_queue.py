@@ -178,7 +178,7 @@ async def test_three_of_three_allowed_runs_are_concurrent(tmp_path: Path) -> Non
             for listener in recorders:
                 tasks.start_soon(run, listener)
             for listener in recorders:
-                await listener.wait_for("begun")
+                await listener.wait_for("begun\n")
             assert sandbox.queue.running == 3
             for cancel in cancels:
                 cancel()
@@ -196,7 +196,7 @@ async def test_a_run_is_refused_immediately_if_the_queue_is_full(tmp_path: Path)
                 await bench.run("echo begun; sleep 1000", "sh", listener=recorder)
 
             tasks.start_soon(run)
-            await recorder.wait_for("begun")
+            await recorder.wait_for("begun\n")
             for refused in (bench.run("", "sh"), sandbox.check(bench.job("", "sh"))):
                 with pytest.raises(ServerError) as caught:
                     await refused

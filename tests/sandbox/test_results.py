@@ -55,7 +55,7 @@ async def test_a_busy_script_does_not_block_the_event_loop(bench: Bench, suffix:
     ongoing = Ongoing()
     async with anyio.create_task_group() as tasks:
         tasks.start_soon(ongoing.run, bench, FOREVER[suffix], suffix)
-        await ongoing.recorder.wait_for("begun")
+        await ongoing.recorder.wait_for("begun\n")
         with anyio.fail_after(SECONDS):
             for _ in range(200):
                 await anyio.sleep(0.001)
@@ -70,7 +70,7 @@ async def test_a_script_runs_in_its_own_process(cold: Bench) -> None:
     ongoing, mark = Ongoing(), marker()
     async with anyio.create_task_group() as tasks:
         tasks.start_soon(ongoing.run, cold, FOREVER["sh"], "sh", (mark,))
-        await ongoing.recorder.wait_for("begun")
+        await ongoing.recorder.wait_for("begun\n")
         found = named(mark)
         assert found
         assert os.getpid() not in found
@@ -283,7 +283,7 @@ async def test_output_is_reported_while_the_script_runs(bench: Bench, suffix: st
     ongoing = Ongoing()
     async with anyio.create_task_group() as tasks:
         tasks.start_soon(ongoing.run, bench, FOREVER[suffix], suffix)
-        await ongoing.recorder.wait_for("begun")
+        await ongoing.recorder.wait_for("begun\n")
         assert ongoing.result is None
         ongoing.cancel()
     assert ongoing.recorder.text.rstrip() == "begun"
@@ -320,7 +320,7 @@ async def test_a_cancelled_run_ends_with_all_its_children(bench: Bench, suffix: 
     }[suffix]
     async with anyio.create_task_group() as tasks:
         tasks.start_soon(ongoing.run, bench, text, suffix)
-        await ongoing.recorder.wait_for("begun")
+        await ongoing.recorder.wait_for("begun\n")
         await until(lambda: bool(named(mark)))
         ongoing.cancel()
         ongoing.cancel()
@@ -335,7 +335,7 @@ async def test_a_run_is_killed_if_the_task_that_waits_for_it_is_cancelled(bench:
     ongoing, mark = Ongoing(), marker()
     async with anyio.create_task_group() as tasks:
         tasks.start_soon(ongoing.run, bench, f"sh -c 'sleep 1000; true' {mark} & echo begun; wait", "sh")
-        await ongoing.recorder.wait_for("begun")
+        await ongoing.recorder.wait_for("begun\n")
         await until(lambda: bool(named(mark)))
         tasks.cancel_scope.cancel()
     await until(lambda: not named(mark))

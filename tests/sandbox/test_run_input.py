@@ -2,6 +2,7 @@
 
 import io
 import json
+import subprocess
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +18,7 @@ from apexbridge.sandbox.run_input import (
     arguments,
     base_environment,
     encode_job,
+    encode_shell_job,
     environment,
     input_json,
 )
@@ -168,3 +170,14 @@ def test_an_encoded_job_can_be_decoded(script: str, words: list[str], variables:
     assert (fields[:4], fields[5 : 5 + count]) == ([script, "m", "/s", ""], words)
     tail = fields[5 + count :]
     assert dict(zip(tail[::2], tail[1::2], strict=True)) == variables
+
+
+def test_a_waiting_shell_starts_the_script_with_its_variables_but_without_them_in_a_command_line() -> None:
+    variables = {"INPUT_JSON": """it's $HOME `id` \\ "é"\n""", "EMPTY": ""}
+    listing = ["/usr/bin/env", "-0"]
+    job = encode_shell_job(listing, variables, folder="/")
+    *_, last = job.decode().splitlines()
+    assert last == "exec 3<&- /usr/bin/env -0"
+    shell = subprocess.run(["/bin/sh"], input=job, env={"OLDPWD": "/tmp"}, capture_output=True, check=True)
+    found = dict(word.split("=", 1) for word in shell.stdout.decode().split("\0") if word)
+    assert {name: value for name, value in found.items() if name not in {"_", "SHLVL", "PWD"}} == variables

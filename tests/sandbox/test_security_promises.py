@@ -55,7 +55,7 @@ async def alive(bench: Bench) -> AsyncIterator[list[int]]:
     text = f"import os, sys; os.execv(sys.executable, [sys.executable, '-I', '-S', '-c', {waits!r}, '{mark}'])"
     async with anyio.create_task_group() as tasks:
         tasks.start_soon(partial(bench.run, text, listener=recorder, on_start=cancels.append))
-        await recorder.wait_for("begun")
+        await recorder.wait_for("begun\n")
         try:
             yield named(mark)
         finally:
@@ -185,14 +185,22 @@ def test_no_artifact_is_collected_that_would_leave_the_server_less_than_256_mega
     assert second == [[], [f"output/{name} was skipped: no space left for it" for name in "ab"]]
 
 
-async def test_500_input_files_of_50_megabytes_are_accepted_and_no_more(cold: Bench, tmp_path: Path) -> None:
-    workspace = tmp_path / "workspace"
-    workspace.mkdir()
-    names = [f"{number}.txt" for number in range(501)]
-    for name in names:
-        (workspace / name).write_bytes(b"x")
-    with (workspace / names[0]).open("wb") as largest:
+@pytest.fixture
+def largest_files(tmp_path: Path) -> Path:
+    """A folder with one file more than a run accepts; the first 500 have 50 MB."""
+    folder = tmp_path / "workspace"
+    folder.mkdir()
+    for number in range(501):
+        (folder / f"{number}.txt").write_bytes(b"x")
+    with (folder / "0.txt").open("wb") as largest:
         largest.truncate(50 * MB - 499)
+    return folder
+
+
+async def test_500_input_files_of_50_megabytes_are_accepted_and_no_more(
+    cold: Bench, tmp_path: Path, largest_files: Path
+) -> None:
+    names, workspace = [f"{number}.txt" for number in range(501)], largest_files
     files_of = Workspace(workspace, lambda run, _: None)
     view = files_of.view("")
     found = InputFiles(

@@ -4,11 +4,13 @@ A step is any file system operation of the change, observed through Python's aud
 automatically. This is its own program because it forks, and a process with threads should not fork.
 """
 
+import io
 import json
 import os
 import shutil
 import signal
 import sys
+import zipfile
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -45,8 +47,15 @@ CHANGES: dict[str, Callable[[SkillManager], Awaitable[Any]]] = {
     "plugin uninstall": lambda skills: skills.uninstall_plugin("bag"),
     "restore": lambda skills: skills.restore_skill("lost"),
     "plugin restore": lambda skills: skills.restore_plugin("sack"),
+    "version": lambda skills: skills.add_version("versioned", version_zip("three"), default=False),
+    "rollback": lambda skills: skills.versions.rollback("versioned"),
+    "version removal": lambda skills: skills.versions.remove("versioned", 1),
     "hide": lambda skills: skills.uninstall_skill("shared"),
 }
+
+
+def version_zip(text: str) -> bytes:
+    return skill_zip("versioned", {"o.md": text}, description=text)
 
 
 @asynccontextmanager
@@ -74,6 +83,8 @@ async def prepare(data_dir: Path) -> None:
         await manager.uninstall_skill("belt:known")
         await manager.install_skill(plugin_zip("r-one", "r-two", "known", description=OLD, root="sack/"))
         await manager.uninstall_plugin("sack")
+        for text in ("one", "two"):
+            await manager.install_skill(version_zip(text), overwrite=True)
 
 
 def change_until_killed(data_dir: Path, change: str, step: int) -> bool:
@@ -120,14 +131,18 @@ def state_after_restart(data_dir: Path) -> dict[str, Any]:
 
 async def _state(data_dir: Path) -> dict[str, Any]:
     async with open_manager(data_dir) as manager:
-        skills = {}
+        skills, versions = {}, {}
         for summary in await manager.list_skills():
             detail = await manager.get_skill(summary.name)
             added = (await manager.dependencies_of(summary.name)).added
+            versions[detail.name] = await _versions(manager, detail.name)
             skills[detail.name] = [detail.description, detail.plugin, [file.path for file in detail.files], added]
         folders = data_dir / "skills"
         return {
             "skills": skills,
+            "versions": versions,
+            "version folders": sorted(path.name for path in (data_dir / "versions").iterdir()),
+            "removed versions": len(list((data_dir / "trash").glob("*/versions.*/versions.json"))),
             "plugins": {plugin.name: plugin.skills for plugin in await manager.list_plugins()},
             "problems": [problem.reason for problem in await manager.problems()],
             "folders": sorted(path.name for path in folders.iterdir()),
@@ -136,6 +151,16 @@ async def _state(data_dir: Path) -> dict[str, Any]:
             "removed": sorted([item.name, *item.skills] for item in await manager.removed_skills()),
             "trash": len(list((data_dir / "trash").iterdir())),
         }
+
+
+async def _versions(manager: SkillManager, name: str) -> list[Any]:
+    """Number, description and default of each version, and whether its content is complete."""
+    found = []
+    for version in (await manager.versions.listed(name)).versions:
+        with await manager.versions.open(name, version.version) as file:
+            is_complete = zipfile.ZipFile(io.BytesIO(file.read())).testzip() is None
+        found.append([version.version, version.description, version.default, is_complete])
+    return found
 
 
 def main(base: Path, every: int) -> None:

@@ -21,7 +21,7 @@ def test_a_kill_at_any_step_leaves_the_old_state_or_the_new_one(tmp_path: Path) 
         capture_output=True,
         text=True,
         check=False,
-        timeout=600,
+        timeout=1800,
     )
     assert run.returncode == 0, run.stderr[-3000:]
     report = json.loads(run.stdout)

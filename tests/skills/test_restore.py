@@ -121,7 +121,7 @@ async def test_the_oldest_entries_are_deleted_beyond_the_size_limit(
     for name in ("one", "two", "three"):
         await skills.install_skill(skill_zip(name, {"data": "x" * 50_000}))
         await skills.uninstall_skill(name)
-    monkeypatch.setattr(trash, "MAX_TRASH_BYTES", 150_000)
+    monkeypatch.setattr(trash, "MAX_TRASH_BYTES", 200_000)
     skills.store.library.removed.sweep()
     assert [item.name for item in await skills.removed_skills()] == ["three", "two"]
 

@@ -134,9 +134,9 @@ async def test_packages_that_cannot_be_installed_are_not_added(bridge: Bridge, w
 
 async def test_nothing_is_installed_for_a_change_that_is_refused(bridge: Bridge, wheels: Path) -> None:
     await install(bridge)
-    for change in ({"add": ["--option"]}, {"add": ["tiny"], "remove": ["absent"]}):
+    for add, remove in ((["--option"], []), (["tiny"], ["absent"])):
         with pytest.raises(InvalidInputError):
-            await bridge.skills.change_dependencies("wants", install=True, **change)
+            await bridge.skills.change_dependencies("wants", install=True, add=add, remove=remove)
     assert (await bridge.skills.dependencies_of("wants")).added == []
     assert not list((bridge.settings.data_dir / "layers").glob("*/*"))
 

@@ -151,6 +151,29 @@ async def test_a_database_without_a_migrations_table_is_migrated_from_its_user_v
     assert not list(tmp_path.glob("*.broken-*"))
 
 
+async def test_old_runs_get_the_fields_of_their_results(tmp_path: Path) -> None:
+    path = tmp_path / "x.sqlite3"
+    result = '{"duration": 12, "errorCode": "EXIT_NONZERO", "exitCode": 3, "files": [{"path": "a", "size": 1}]}'
+    columns = "id, skill, script, content_hash, state, created_at, input_digest, result"
+    with closing(sqlite3.connect(path)) as connection:
+        for number, statements in _migrations():
+            if number < 19:
+                connection.executescript(statements)
+        for id, stored in (("a", result), ("b", None), ("c", "not JSON")):
+            values = (id, "x", "x.py", "", "error", 1, "", stored)
+            connection.execute(f"INSERT INTO runs ({columns}) VALUES (?, ?, ?, ?, ?, ?, ?, ?)", values)
+        connection.executescript("PRAGMA user_version = 18;")
+        connection.commit()
+    opened = Database(path)
+    query = "SELECT duration_ms, error_code, exit_code, file_count, origin FROM runs ORDER BY id"
+    assert await opened.read(lambda c: c.execute(query).fetchall()) == [
+        (12, "EXIT_NONZERO", 3, 1, None),
+        (None, None, None, 0, None),
+        (None, None, None, 0, None),
+    ]
+    opened.close()
+
+
 def test_damage_beyond_the_first_page_is_detected_and_the_file_renamed(tmp_path: Path) -> None:
     path = tmp_path / "x.sqlite3"
     Database(path).close()

@@ -8,11 +8,14 @@ from typing import Any
 
 import pytest
 
+from apexbridge._time import now_ms
 from apexbridge.errors import ApexBridgeError, RequestError, ToolError
+from apexbridge.storage import approval_store as store_module
 from apexbridge.storage.approval_store import SqliteApprovals
 from apexbridge.storage.database import Database
 from apexbridge.tools import approvals as approvals_module
 from apexbridge.tools.approvals import Approvals, ApprovalUse
+from apexbridge.tools.callview import STORED_CHARACTERS
 from apexbridge.tools.conversation import Conversation
 from apexbridge.tools.registry import ToolRegistry
 from apexbridge.tools.tool import Tool, ToolContext, ToolMetadata
@@ -310,6 +313,114 @@ async def test_waiting_requests_are_limited_per_caller(harness: Harness, monkeyp
         item.cancel()
     await asyncio.wait(waiters)
     assert (harness.approvals._listeners, dict(harness.approvals._requests)) == ({}, {})
+
+
+async def test_a_decision_is_recorded_with_its_time_and_key(harness: Harness) -> None:
+    for approve, by in ((True, "key-1"), (False, "")):
+        id = await harness.request_approval({"approve": approve})
+        assert ((await harness.approvals.get(id)).decided_at, (await harness.approvals.get(id)).decided_by) == (
+            None,
+            None,
+        )
+        begun = now_ms()
+        decided = await harness.approvals.decide(id, approve=approve, by=by)
+        assert decided.decided_at is not None
+        assert begun <= decided.decided_at <= now_ms()
+        assert decided.decided_by == by
+        known = await harness.approvals.get(id)
+        assert (known.state, known.decided_at, known.decided_by) == (decided.state, decided.decided_at, by)
+        with pytest.raises(ToolError):
+            await harness.approvals.decide(id, approve=not approve, by="another")
+        assert (await harness.approvals.get(id)).decided_by == by
+
+
+async def test_approvals_are_listed_by_state_the_newest_first(
+    harness: Harness, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(approvals_module, "LIFETIME_MS", 0)
+    expired = await harness.request_approval({"a": 0})
+    monkeypatch.setattr(approvals_module, "LIFETIME_MS", 600_000)
+    denied, approved, used, first, second = [await harness.request_approval({"a": number}) for number in range(1, 6)]
+    await harness.approvals.decide(denied, approve=False)
+    await harness.approvals.decide(approved, approve=True)
+    await harness.approvals.decide(used, approve=True)
+    await harness.call({"a": 3}, approval=used)
+
+    async def listed(state: Any, page: int = 1, limit: int = 10) -> list[str]:
+        found = await harness.approvals.page(state, page=page, limit=limit)
+        assert all(state in ("all", one.state) for one in found)
+        return [one.id for one in found]
+
+    assert await listed("waiting") == [second, first]
+    assert await listed("expired") == [expired]
+    assert (await listed("approved"), await listed("denied"), await listed("used")) == ([approved], [denied], [used])
+    everything = [second, first, used, approved, denied, expired]
+    assert await listed("all") == everything
+    assert [await listed("all", page, 4) for page in (1, 2, 3)] == [everything[:4], everything[4:], []]
+    assert (await harness.approvals.detail(expired)).state == "expired"
+
+
+async def test_decisions_outlive_their_tool_and_their_expiry(harness: Harness, monkeypatch: pytest.MonkeyPatch) -> None:
+    denied, approved, used, _ = [await harness.request_approval({"a": number}) for number in range(4)]
+    await harness.approvals.decide(denied, approve=False)
+    for id in (approved, used):
+        await harness.approvals.decide(id, approve=True)
+    await harness.call({"a": 2}, approval=used)
+    await harness.approvals.forget("wipe")
+    assert {one.id for one in await harness.approvals.page("all", page=1, limit=10)} == {denied, used}
+    day_ms = 24 * 60 * 60 * 1000
+    now = now_ms()
+    for later, expected in ((29 * day_ms, {denied, used}), (31 * day_ms, set())):
+        monkeypatch.setattr(store_module, "now_ms", lambda later=later: now + later)
+        await harness.store.sweep()
+        assert {one.id for one in await harness.approvals.page("all", page=1, limit=10)} == expected
+
+
+async def test_the_number_of_recorded_decisions_is_limited(harness: Harness, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(store_module, "MAX_DECIDED", 2)
+    ids = [await harness.request_approval({"a": number}) for number in range(4)]
+    for id in ids:
+        await harness.approvals.decide(id, approve=True)
+    await harness.store.sweep()
+    assert len(await harness.approvals.page("approved", page=1, limit=10)) == 4  # they can still be used
+    now = now_ms()
+    monkeypatch.setattr(store_module, "now_ms", lambda: now + 2 * 60 * 60 * 1000)
+    await harness.store.sweep()
+    assert [one.id for one in await harness.approvals.page("all", page=1, limit=10)] == ids[:1:-1]
+
+
+async def test_a_large_call_is_stored_in_full_and_a_larger_one_says_that_it_is_not(harness: Harness) -> None:
+    text = "x" * 4_000_000
+    detail = await harness.approvals.detail(await harness.request_approval({"note": text}))
+    assert (json.loads(detail.call), detail.call_truncated) == ({"input": {"note": text}}, False)
+    larger = await harness.approvals.detail(await harness.request_approval({"note": "x" * STORED_CHARACTERS}))
+    assert larger.call_truncated
+    assert "hidden, sha256" in larger.call
+
+
+async def test_large_calls_of_one_caller_displace_its_own_oldest_only(
+    harness: Harness, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(approvals_module, "MAX_CALLS_OF_CALLER", 5_000)
+    monkeypatch.setattr(approvals_module, "MAX_CALLS", 8_000)
+    small = await harness.request_approval({"a": "x" * 100}, caller="small")
+    large = [await harness.request_approval({"a": "x" * 2_000, "n": number}, caller="large") for number in range(3)]
+    assert [one.id for one in await harness.approvals.waiting()] == [small, *large[1:]]
+    other = [await harness.request_approval({"a": "x" * 2_000, "n": number}, caller="other") for number in range(2)]
+    assert [one.id for one in await harness.approvals.waiting()] == [small, large[2], *other]
+
+
+async def test_with_recorded_inputs_a_decision_is_shown_with_its_call(harness: Harness, tmp_path: Path) -> None:
+    harness.store._keeps_calls = True
+    id = await harness.request_approval({"a": 1})
+    await harness.approvals.decide(id, approve=False)
+    await harness.store.sweep()
+    detail = await harness.approvals.detail(id)
+    assert json.loads(detail.call) == {"input": {"a": 1}}
+    assert detail.summary
+    large = await harness.request_approval({"a": "x" * 100_000})
+    await harness.approvals.decide(large, approve=False)
+    assert (await harness.approvals.detail(large)).call == ""
 
 
 # ----------------------------------------------------------------------------------------------------- text on disk

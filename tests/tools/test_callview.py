@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from apexbridge.tools.callview import STORED_CHARACTERS, SUMMARY_CHARACTERS, summary_of, whole_of
+from apexbridge.tools.callview import CUT_CHARACTERS, STORED_CHARACTERS, SUMMARY_CHARACTERS, summary_of, whole_of
 
 MARK = re.compile(r"<<([\d,]+) (character|item)s? hidden, sha256 ([0-9a-f]+)>>")
 
@@ -15,7 +15,7 @@ MARK = re.compile(r"<<([\d,]+) (character|item)s? hidden, sha256 ([0-9a-f]+)>>")
 def test_a_short_call_is_shown_complete_as_json() -> None:
     call = {"input": {"a": [1, None, True, "x"]}, "args": ["--all"], "script": "scripts/x.py", "timeout": 500}
     assert list(json.loads(summary_of(call))) == ["script", "timeout", "args", "input"]
-    assert json.loads(summary_of(call)) == json.loads(whole_of(call)) == call
+    assert json.loads(summary_of(call)) == json.loads(whole_of(call)[0]) == call
 
 
 @pytest.mark.parametrize("section", ["input", "args", "files"])
@@ -63,22 +63,31 @@ def test_a_value_cannot_forge_a_mark_or_control_a_terminal() -> None:
 
 
 @pytest.mark.parametrize(
-    "input",
+    ("input", "is_cut"),
     [
-        {"a": "x" * 8_000_000},
-        {"a": "\x00" * 100_000},
-        {"a": [[]] * 500_000},
-        {str(number): number for number in range(200_000)},
-        {"k" * 100_000: "k" * 100_000},
-        {"n": 10**4000},
+        ({"a": "x" * 8_000_000}, False),
+        ({"a": "\x00" * 100_000}, False),
+        ({"a": "\x00" * 4_500_000}, True),
+        ({"a": [[]] * 500_000}, False),
+        ({str(number): number for number in range(200_000)}, False),
+        ({"k" * 100_000: "k" * 100_000}, False),
+        ({"n": 10**4000}, False),
     ],
-    ids=["text", "escapes", "lists", "entries", "keys", "number"],
+    ids=["text", "escapes", "many escapes", "lists", "entries", "keys", "number"],
 )
-def test_the_summary_and_the_stored_call_are_limited(input: dict[str, Any]) -> None:
+def test_the_summary_and_the_stored_call_are_limited(input: dict[str, Any], is_cut: bool) -> None:
     call = {"input": input, "args": ["x" * 1_000_000], "script": "s" * 100_000}
     assert len(summary_of(call)) < 2 * SUMMARY_CHARACTERS
-    assert len(whole_of(call)) < 2 * STORED_CHARACTERS
-    assert all(len(digest) == 64 for _, _, digest in MARK.findall(whole_of(call)))
+    whole, is_truncated = whole_of(call)
+    assert is_truncated is is_cut
+    if is_cut:
+        assert len(whole) < 2 * CUT_CHARACTERS
+        marks = MARK.findall(whole)
+        assert marks
+        assert all(len(digest) == 64 for _, _, digest in marks)
+    else:
+        assert len(whole) <= STORED_CHARACTERS
+        assert json.loads(whole) == call
 
 
 def test_deep_input_is_truncated() -> None:
