@@ -6,6 +6,7 @@ import socket
 import threading
 import time
 from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
 from typing import Any
 
 import pytest
@@ -38,20 +39,34 @@ async def app(scope: Any, receive: Any, send: Any) -> None:
     await send({"type": "http.response.body", "body": body})
 
 
+class ImpatientProtocol(LimitedProtocol):
+    """For tests that expect a timeout. The others use the documented limits: a busy machine is not a slow client."""
+
+    head_seconds = body_seconds = 1.0
+
+
+@contextmanager
+def serving(protocol_class: type[LimitedProtocol]) -> Iterator[int]:
+    config = uvicorn.Config(app, http=protocol_class, lifespan="off", log_config=None, access_log=False)
+    server = uvicorn.Server(config)
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        thread = threading.Thread(target=lambda: asyncio.run(server.serve(sockets=[listener])))
+        thread.start()
+        yield listener.getsockname()[1]
+        server.should_exit = True
+        thread.join()
+
+
 @pytest.fixture(scope="module")
 def port() -> Iterator[int]:
-    """A server with short timeouts."""
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(protocol, "HEAD_SECONDS", 0.5)
-        patch.setattr(protocol, "BODY_SECONDS", 0.5)
-        config = uvicorn.Config(app, http=LimitedProtocol, lifespan="off", log_config=None, access_log=False)
-        server = uvicorn.Server(config)
-        with socket.create_server(("127.0.0.1", 0)) as listener:
-            thread = threading.Thread(target=lambda: asyncio.run(server.serve(sockets=[listener])))
-            thread.start()
-            yield listener.getsockname()[1]
-            server.should_exit = True
-            thread.join()
+    with serving(LimitedProtocol) as port:
+        yield port
+
+
+@pytest.fixture(scope="module")
+def impatient_port() -> Iterator[int]:
+    with serving(ImpatientProtocol) as port:
+        yield port
 
 
 class Connection:
@@ -110,7 +125,7 @@ def response_to(port: int, data: bytes) -> tuple[int, bytes]:
 
 def test_the_limits_are_the_documented_ones() -> None:
     assert protocol.MAX_HEADERS == 100
-    assert (protocol.HEAD_SECONDS, protocol.BODY_SECONDS) in ((10.0, 15.0), (0.5, 0.5))
+    assert (LimitedProtocol.head_seconds, LimitedProtocol.body_seconds) == (10.0, 15.0)
     assert protocol.MAX_HEAD_BYTES == 64 * 1024
 
 
@@ -187,16 +202,16 @@ def test_an_ambiguously_framed_request_is_refused(port: int, headers: bytes) -> 
 
 
 @pytest.mark.parametrize("sent", [b"", b"GET / HT", HEAD, HEAD + b"x: 1\r\ny"])
-def test_an_incomplete_head_times_out(port: int, sent: bytes) -> None:
-    with Connection(port) as connection:
+def test_an_incomplete_head_times_out(impatient_port: int, sent: bytes) -> None:
+    with Connection(impatient_port) as connection:
         connection.send(sent)
         text = connection.read_to_end()
     assert (b" 408 " in text) == bool(sent), "a silent connection gets no response"
 
 
 @pytest.mark.parametrize("fragment", [b"\r\n", b"x: 1\r\n"], ids=["line ends", "headers"])
-def test_a_trickling_head_times_out(port: int, fragment: bytes) -> None:
-    with Connection(port) as connection:
+def test_a_trickling_head_times_out(impatient_port: int, fragment: bytes) -> None:
+    with Connection(impatient_port) as connection:
         connection.send(HEAD + b"Content-Length: 0\r\n\r\n")  # the timeout also applies to the second request
         assert connection.response() == (200, b"0")
         connection.send(b"" if fragment == b"\r\n" else HEAD)
@@ -207,22 +222,25 @@ def test_a_trickling_head_times_out(port: int, fragment: bytes) -> None:
 
 
 @pytest.mark.parametrize("framing", [b"Content-Length: 100000\r\n\r\n", b"Transfer-Encoding: chunked\r\n\r\n1\r\n"])
-def test_a_stalled_body_times_out(port: int, framing: bytes) -> None:
-    with Connection(port) as connection:
+def test_a_stalled_body_times_out(impatient_port: int, framing: bytes) -> None:
+    with Connection(impatient_port) as connection:
         connection.send(HEAD + framing + b"x")
         status, body = connection.response()
         assert (status, json.loads(body)["code"]) == (408, "REQUEST_TIMEOUT")
         assert connection.read_to_end() == b""
 
 
-def test_a_trickling_body_times_out_and_a_slow_one_does_not(port: int) -> None:
-    with Connection(port) as connection:
+def test_a_trickling_body_times_out(impatient_port: int) -> None:
+    with Connection(impatient_port) as connection:
         connection.send(HEAD + b"Content-Length: 100000\r\n\r\n")
         deadline = time.monotonic() + TIMEOUT_SECONDS
         while connection.send(b"x"):
             assert time.monotonic() < deadline, "the connection stays open"
             time.sleep(0.05)
-    with Connection(port) as connection:
+
+
+def test_a_slow_body_does_not_time_out(impatient_port: int) -> None:
+    with Connection(impatient_port) as connection:
         connection.send(HEAD + b"Content-Length: 100000\r\n\r\n")
         for _ in range(10):
             assert connection.send(b"x" * 10_000)
@@ -230,14 +248,14 @@ def test_a_trickling_body_times_out_and_a_slow_one_does_not(port: int) -> None:
         assert connection.response() == (200, b"100000")
 
 
-def test_a_slow_response_does_not_time_out(port: int) -> None:
-    with Connection(port) as connection:
+def test_a_slow_response_does_not_time_out(impatient_port: int) -> None:
+    with Connection(impatient_port) as connection:
         connection.send(HEAD.replace(b"/x", b"/slow") + b"Content-Length: 1\r\n\r\nx" + b"GET / H")
         assert connection.response() == (200, b"1"), "even if the next request has started"
 
 
-def test_a_response_before_the_end_of_the_body_arrives(port: int) -> None:
-    with Connection(port) as connection:
+def test_a_response_before_the_end_of_the_body_arrives(impatient_port: int) -> None:
+    with Connection(impatient_port) as connection:
         connection.send(HEAD.replace(b"/x", b"/early") + b"Content-Length: 100000\r\n\r\nx")
         assert connection.response() == (200, b"0")
         assert b" 200 " not in connection.read_to_end()
@@ -251,11 +269,17 @@ def test_expect_100_continue_is_answered(port: int) -> None:
         assert connection.response() == (200, b"2")
 
 
+@contextmanager
+def silent_connections(port: int) -> Iterator[list[Connection]]:
+    with ExitStack() as stack:
+        yield [stack.enter_context(Connection(port)) for _ in range(200)]
+
+
 def test_idle_connections_do_not_block_others(port: int) -> None:
-    silent = [Connection(port) for _ in range(200)]
-    try:
+    with silent_connections(port):
         assert response_to(port, HEAD + b"Content-Length: 0\r\n\r\n") == (200, b"0")
+
+
+def test_idle_connections_are_closed(impatient_port: int) -> None:
+    with silent_connections(impatient_port) as silent:
         assert [connection.read_to_end() for connection in silent] == [b""] * 200
-    finally:
-        for connection in silent:
-            connection.__exit__()

@@ -74,7 +74,7 @@ def monitored() -> Iterator[MonitoredServer]:
         state.ended += 1
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(protocol, "WRITE_SECONDS", 0.5)
+        patch.setattr(LimitedProtocol, "write_seconds", 0.5)
         limited: Any = partial(LimitedProtocol, max_connections=MAX_CONNECTIONS)
         config = uvicorn.Config(app, http=limited, lifespan="off", log_config=None, access_log=False)
         server = uvicorn.Server(config)
@@ -98,7 +98,7 @@ def unread_request(port: int, path: str) -> socket.socket:
 
 
 def test_the_write_timeout_is_the_documented_one() -> None:
-    assert (protocol.WRITE_SECONDS, protocol.WRITE_BYTES) == (30.0, 16 * 1024)
+    assert (LimitedProtocol.write_seconds, protocol.WRITE_BYTES) == (30.0, 16 * 1024)
 
 
 def test_a_client_that_does_not_read_is_disconnected(monitored: MonitoredServer) -> None:
@@ -113,7 +113,7 @@ def test_a_client_that_does_not_read_is_disconnected(monitored: MonitoredServer)
 def test_a_response_is_sent_at_the_speed_of_its_reader(
     monitored: MonitoredServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(protocol, "WRITE_SECONDS", TIMEOUT_SECONDS)
+    monkeypatch.setattr(LimitedProtocol, "write_seconds", TIMEOUT_SECONDS)
     with unread_request(monitored.port, "/") as client_socket:
         wait_until(lambda: monitored.taken >= CHUNK_BYTES)
         client_socket.settimeout(TIMEOUT_SECONDS)

@@ -15,16 +15,12 @@ from apexbridge.surfaces.http.transport.requests import fresh_id
 
 MAX_HEADERS = 100
 MAX_HEAD_BYTES = 64 * 1024
-HEAD_SECONDS = 10.0
-"""From the first byte of a request, or from the connection, to the end of the head."""
-BODY_SECONDS = 15.0
 BODY_BYTES = 4 * 1024
-"""Minimum per BODY_SECONDS until the body is complete: a slow client occupies a connection like a silent one."""
+"""Minimum per `body_seconds` until the body is complete: a slow client occupies a connection like a silent one."""
 FRAME_BYTES = 8
 """Allowed overhead per byte of a body: single-byte chunks need five."""
-WRITE_SECONDS = 30.0
 WRITE_BYTES = 16 * 1024
-"""What a client must read of a response per WRITE_SECONDS, unless nothing is left to send."""
+"""What a client must read of a response per `write_seconds`, unless nothing is left to send."""
 MAX_PIPELINED = 16
 """Requests on one connection that wait for an earlier response."""
 
@@ -34,6 +30,11 @@ class LimitedProtocol(HttpToolsProtocol):
 
     uvicorn already refuses a Content-Length together with a Transfer-Encoding, and repeated or folded headers.
     """
+
+    head_seconds = 10.0
+    """From the first byte of a request, or from the connection, to the end of the head."""
+    body_seconds = 15.0
+    write_seconds = 30.0
 
     def __init__(self, *args: Any, max_connections: int | None = None, **options: Any) -> None:
         super().__init__(*args, **options)
@@ -57,8 +58,8 @@ class LimitedProtocol(HttpToolsProtocol):
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         self._meter = _Meter(transport, self.loop)
         super().connection_made(cast(asyncio.Transport, self._meter))
-        self._set_deadline(HEAD_SECONDS)
-        self._schedule_check(min(HEAD_SECONDS, WRITE_SECONDS))
+        self._set_deadline(self.head_seconds)
+        self._schedule_check(min(self.head_seconds, self.write_seconds))
         if self._max_connections is not None and len(self.connections) > self._max_connections:
             transport.abort()
 
@@ -71,7 +72,7 @@ class LimitedProtocol(HttpToolsProtocol):
 
     def data_received(self, data: bytes) -> None:
         if self._deadline is None:
-            self._set_deadline(HEAD_SECONDS)
+            self._set_deadline(self.head_seconds)
         self._has_received = True
         self._received += len(data)
         super().data_received(data)
@@ -99,7 +100,7 @@ class LimitedProtocol(HttpToolsProtocol):
 
     def on_headers_complete(self) -> None:
         self._is_in_body = True
-        self._set_deadline(BODY_SECONDS)
+        self._set_deadline(self.body_seconds)
         if len(self.pipeline) >= MAX_PIPELINED:
             self._problem = RequestError(
                 f"More than {MAX_PIPELINED} requests on this connection wait for an earlier answer.",
@@ -136,18 +137,17 @@ class LimitedProtocol(HttpToolsProtocol):
             self.transport.abort()
             return
         if self.transport.is_closing():
-            self._schedule_check(
-                min(HEAD_SECONDS, WRITE_SECONDS)
-            )  # until connection_lost: the rest must be sent in time
+            # Until connection_lost: the rest must be sent in time.
+            self._schedule_check(min(self.head_seconds, self.write_seconds))
             return
-        left = self._deadline - self.loop.time() if self._deadline is not None else HEAD_SECONDS
+        left = self._deadline - self.loop.time() if self._deadline is not None else self.head_seconds
         if left <= 0:
             self._handle_late_request()
-            left = HEAD_SECONDS
-        self._schedule_check(min(left, HEAD_SECONDS, WRITE_SECONDS))
+            left = self.head_seconds
+        self._schedule_check(min(left, self.head_seconds, self.write_seconds))
 
     def _is_answer_stuck(self) -> bool:
-        """Whether the client has read too little of the response within WRITE_SECONDS."""
+        """Whether the client has read too little of the response within `write_seconds`."""
         unsent = self.transport.get_write_buffer_size()
         if not unsent:
             self._write_deadline = None
@@ -158,7 +158,7 @@ class LimitedProtocol(HttpToolsProtocol):
                 return False
             if sent - self._sent_before < WRITE_BYTES:
                 return True
-        self._write_deadline, self._sent_before = now + WRITE_SECONDS, sent
+        self._write_deadline, self._sent_before = now + self.write_seconds, sent
         return False
 
     def _handle_late_request(self) -> None:
@@ -168,10 +168,10 @@ class LimitedProtocol(HttpToolsProtocol):
             is_waiting = self.flow.read_paused or (is_answering and self.cycle.waiting_for_100_continue)
             if is_waiting or self._body_bytes - self._body_bytes_before >= BODY_BYTES:
                 self._body_bytes_before = self._body_bytes
-                self._set_deadline(BODY_SECONDS)
+                self._set_deadline(self.body_seconds)
                 return
         elif is_answering:  # a pipelined request has started; that must not cut off this response
-            self._set_deadline(HEAD_SECONDS)
+            self._set_deadline(self.head_seconds)
             return
         self._refuse(RequestError("The request did not arrive in time; send it again.", code="REQUEST_TIMEOUT"))
 
