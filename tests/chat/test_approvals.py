@@ -142,7 +142,13 @@ def test_activity_events_include_the_approved_call(server: Live, upstream: Upstr
     streamed = server.stream(model, with_results(first, {"approve": True}), x_bridge=options)
     steps = [chunk["x_bridge"]["activity"] for chunk in streamed.chunks if "activity" in chunk.get("x_bridge", {})]
     assert [(step["tool"], step["success"]) for step in steps] == [("run-skill", True)]
+    shown = ["step" if "activity" in chunk.get("x_bridge", {}) else "text" for chunk in streamed.chunks if shows(chunk)]
+    assert shown[0] == "step", shown
     assert "wiped all" in streamed.whole()["content"]
+
+
+def shows(chunk: Json) -> bool:
+    return "activity" in chunk.get("x_bridge", {}) or bool(chunk["choices"][0]["delta"].get("content"))
 
 
 def test_an_approval_after_the_skill_was_uninstalled_has_no_effect(server: Live, upstream: Upstream) -> None:

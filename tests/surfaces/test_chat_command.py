@@ -89,11 +89,20 @@ def chat_and_decide(*options: str, typed: str, expected: bytes) -> None:
         preexec_fn=lambda: fcntl.ioctl(0, termios.TIOCSCTTY, 0),
     )
     os.close(child_terminal)
-    shown = b""
-    while b"[y/N]" not in shown:
-        shown += os.read(terminal, 4096)
+    shown = read_until(terminal, b"[y/N]")
     os.write(terminal, typed.encode())
-    while expected not in shown:
-        shown += os.read(terminal, 4096)
+    shown += read_until(terminal, expected)
+    assert expected in shown, shown.decode()
     assert process.wait(TIMEOUT_SECONDS) == 0
     os.close(terminal)
+
+
+def read_until(terminal: int, expected: bytes) -> bytes:
+    """What the program shows until the expected text or its end."""
+    shown = b""
+    while expected not in shown:
+        try:
+            shown += os.read(terminal, 4096)
+        except OSError:  # the program has ended, and closed its side
+            break
+    return shown

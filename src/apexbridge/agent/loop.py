@@ -3,7 +3,7 @@
 import asyncio
 import logging
 import time
-from collections.abc import AsyncGenerator, Coroutine
+from collections.abc import AsyncGenerator, Coroutine, Iterator
 from contextlib import aclosing
 from dataclasses import dataclass
 from functools import cache
@@ -185,6 +185,9 @@ class _Loop:
         async with aclosing(self._acting(self._take_answers(), approved)) as steps:
             async for step in steps:
                 yield step
+        if self._steps is not None:
+            for event in _reported(approved):
+                yield event
         while True:
             cause = cause or self._budget.exhausted()
             is_last = is_last or cause is not None
@@ -196,9 +199,8 @@ class _Loop:
                         if isinstance(event, TextDelta):
                             self._sent.append(event.text)
                         yield event
-                        while approved:  # these ran before the response had started
-                            yield ToolStarted(call=approved[0].call)
-                            yield _activity(approved.pop(0))
+                        for earlier in _reported(approved):  # these ran before the response had started
+                            yield earlier
             except UpstreamError as error:
                 if turn.has_text or not self._shorten_after(error):
                     raise
@@ -373,6 +375,13 @@ def _starts_tainted(request: ChatRequest) -> bool:
     """
     is_later = any(message["role"] in ("tool", "function", "assistant") for message in request.messages)
     return is_later or len(set(request.options.skills)) > 1
+
+
+def _reported(approved: list[Outcome]) -> Iterator[Event]:
+    """The events of the calls that the client has approved, and empties the list."""
+    while approved:
+        yield ToolStarted(call=approved[0].call)
+        yield _activity(approved.pop(0))
 
 
 def _activity(outcome: Outcome) -> ToolActivity:

@@ -156,6 +156,9 @@ async def _print_answer(api: "Api", request: dict[str, Any]) -> tuple[Message, d
             report = chunk["x_bridge"]
         if "activity" in (chunk.get("x_bridge") or {}):
             step = printable(str(delta.get("reasoning_content", "")).strip())
+            if texts and not texts[-1].endswith("\n") and sys.stdout.isatty():
+                sys.stdout.write("\n")
+                sys.stdout.flush()
             sys.stderr.write(f"\x1b[2m{step}\x1b[0m\n" if sys.stderr.isatty() else f"{step}\n")
         elif isinstance(text := delta.get("content"), str) and text:
             texts.append(text)
