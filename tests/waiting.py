@@ -7,7 +7,7 @@ from typing import Any, TypeVar
 
 import anyio
 
-PATIENCE_SECONDS = 60
+PATIENCE_SECONDS = 180
 """Guards against hanging. Generous, because waits are slow on a loaded machine."""
 POLL_SECONDS = 0.01
 T = TypeVar("T")

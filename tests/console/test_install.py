@@ -222,15 +222,24 @@ def test_a_source_that_is_refused_says_why_and_can_be_tried_again(console: Conso
     expect(row.get_by_role("button", name="Try again")).to_be_visible()
 
 
+def test_the_dialog_stays_open_when_the_file_chooser_is_cancelled(console: Console, open_page: OpenPage) -> None:
+    page = open_page(console, INSTALL).page
+    chooser = page.locator("input[type=file]")
+    chooser.dispatch_event("cancel", {"bubbles": True})
+    expect(chooser).to_be_attached()
+    page.keyboard.press("Escape")
+    expect(page.get_by_role("dialog")).to_have_count(0)
+
+
 def test_a_skill_is_installed_by_keyboard_alone(console: Console, open_page: OpenPage) -> None:
     page = open_page(console).page
-    page.get_by_role("button", name="Install…").focus()
-    page.keyboard.press("Enter")
-    expect(page.get_by_role("dialog")).to_be_visible()
     chooser = page.get_by_label("Choose ZIP files")
-    chooser.focus()
-    expect(chooser).to_be_focused()
-    with page.expect_file_chooser() as opened:
+    with page.expect_file_chooser() as opened:  # from the start: it may take effect later than a key that follows
+        page.get_by_role("button", name="Install…").focus()
+        page.keyboard.press("Enter")
+        expect(page.get_by_role("dialog")).to_be_visible()
+        chooser.focus()
+        expect(chooser).to_be_focused()
         page.keyboard.press("Enter")
     opened.value.set_files([archive("by-keyboard.zip", skill_zip("by-keyboard"))])
     install = item(page, "by-keyboard.zip").get_by_role("button", name="Install", exact=True)

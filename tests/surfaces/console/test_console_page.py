@@ -30,8 +30,6 @@ def write_console(folder: Path, files: dict[str, bytes]) -> None:
         path = folder / name
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_bytes(content)
-        if len(content) > 100:
-            path.with_name(path.name + ".gz").write_bytes(gzip.compress(content, mtime=0))
     digests = {name: hashlib.sha256(content).hexdigest() for name, content in files.items()}
     (folder / MANIFEST).write_text(json.dumps({"source": "", "files": digests}))
 
