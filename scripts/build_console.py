@@ -10,7 +10,6 @@ Needs only the standard library, because it also runs while a wheel is built. No
 
 import argparse
 import fcntl
-import gzip
 import hashlib
 import json
 import os
@@ -44,7 +43,6 @@ _NO_BUILD_INPUTS = re.compile(r"\.test\.ts$|\.d\.ts$")
 _STAGED = ".staged-"
 _STACK_LINE = re.compile(r"^\s*(?:npm error)?\s+at ")
 _NPM_CODE = re.compile(r"^npm error code (\w{1,40})$", re.MULTILINE)
-_COMPRESSED_FROM = 256
 _NPM_OPTIONS = (
     *("--ignore-scripts", "--no-audit", "--no-fund", "--prefer-offline", "--loglevel=error"),
     # Without a package index, fail in seconds instead of minutes.
@@ -198,17 +196,11 @@ def run_script(script: str, arguments: Sequence[str], source: Path = SOURCE) -> 
 
 
 def finish(folder: Path, digest: str) -> None:
-    """Compress the files and write the manifest. The same files always get the same bytes."""
+    """Write the manifest. The same files always get the same bytes."""
     files = sorted(path for path in folder.rglob("*") if path.is_file())
     if folder / "index.html" not in files:
         raise BuildError("Vite wrote no index.html.")
-    listed = {}
-    for path in files:
-        content = path.read_bytes()
-        listed[path.relative_to(folder).as_posix()] = hashlib.sha256(content).hexdigest()
-        packed = gzip.compress(content, 9, mtime=0)
-        if len(content) >= _COMPRESSED_FROM and len(packed) < len(content):
-            path.with_name(path.name + ".gz").write_bytes(packed)
+    listed = {path.relative_to(folder).as_posix(): hashlib.sha256(path.read_bytes()).hexdigest() for path in files}
     manifest = json.dumps({"source": digest, "files": listed}, indent=1)
     (folder / MANIFEST).write_text(manifest + "\n", encoding="utf-8")
 

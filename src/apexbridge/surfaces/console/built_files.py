@@ -4,6 +4,7 @@
 folder are never served.
 """
 
+import gzip
 import json
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
@@ -29,7 +30,7 @@ MEDIA_TYPES = {
 class BuiltFile:
     content: bytes
     compressed: bytes | None
-    """With gzip; None if that saves nothing."""
+    """With gzip; None if that saves nothing. Made here: a wheel is compressed anyway, and would contain both."""
     media_type: str
     digest: str
 
@@ -80,11 +81,11 @@ def read_console(folder: Path) -> BuiltConsole:
 
 
 def _read(folder: Path, name: str, digest: str) -> BuiltFile:
-    path = folder / name
-    packed = path.with_name(path.name + ".gz")
+    content = (folder / name).read_bytes()
+    compressed = gzip.compress(content, mtime=0)
     return BuiltFile(
-        content=path.read_bytes(),
-        compressed=packed.read_bytes() if packed.exists() else None,
+        content=content,
+        compressed=compressed if len(compressed) < len(content) else None,
         media_type=MEDIA_TYPES.get(PurePosixPath(name).suffix, "application/octet-stream"),
         digest=digest[:32],
     )
