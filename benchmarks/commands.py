@@ -7,9 +7,10 @@ import statistics
 import subprocess
 import sys
 import tempfile
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
+from types import MappingProxyType
 
 import anyio.to_thread
 
@@ -67,9 +68,10 @@ def _cpu_ms(command: Sequence[str]) -> float:
 
 
 @contextmanager
-def server(data_dir: Path) -> Iterator[Path]:
+def server(data_dir: Path, settings: Mapping[str, str] = MappingProxyType({})) -> Iterator[Path]:
     command = [APEX, "serve", "--port", "0", "--data-dir", str(data_dir), "--examples", str(EXAMPLES), "--json"]
-    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, env=environment()) as process:
+    variables = environment() | dict(settings)
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, env=variables) as process:
         try:
             assert process.stdout is not None
             announced = b""

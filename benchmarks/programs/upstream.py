@@ -5,6 +5,7 @@
 - `slow`: an event per second.
 - `hold`: a stream never ends; without streaming there is no response.
 - `skill`: calls a skill.
+- `article`, `code`: a long stream of Markdown, an event per millisecond.
 
 `GET /state` returns the open requests, and the times at which others were disconnected.
 """
@@ -17,7 +18,7 @@ import time
 from collections.abc import Iterator
 
 HEAD = {"id": "chatcmpl-1", "created": 1, "model": "m"}
-PAUSES = {"paced": 0.001, "slow": 1.0, "hold": 0.05}
+PAUSES = {"paced": 0.001, "article": 0.001, "code": 0.001, "slow": 1.0, "hold": 0.05}
 WORDS = int(sys.argv[1])
 SLOW_WORDS = int(sys.argv[2])
 SKILL = sys.argv[3]
@@ -71,12 +72,42 @@ CALL = completion({"role": "assistant", "content": None, "tool_calls": [call()]}
 CALL_EVENTS = [event({"role": "assistant", "tool_calls": [call()]}), event({}, "tool_calls"), chunk(DONE) + chunk(b"")]
 
 
+def long_text(model: str) -> Iterator[bytes]:
+    """Parts of 80 characters on average, as a fast model sends them."""
+    if model == "code":
+        lines = [
+            f"value_{number} = compute(first={number}, second='text')  # line {number}\n" for number in range(1500)
+        ]
+        parts = ["```python\n", *lines, "```\n"]
+    else:
+        parts = [
+            text
+            for number in range(150)
+            for text in (
+                f"## Part {number}\n\n",
+                *(
+                    f"Sentence {index} has **some** words, `code` and a [link](https://example.org). "
+                    for index in range(12)
+                ),
+                "\n\n- first point\n- second point\n\n",
+                "| name | size |\n|---|---|\n| Ada | 1 |\n\n" if number % 10 == 0 else "",
+                "```python\nprint('hello')\n```\n\n" if number % 7 == 0 else "",
+            )
+        ]
+    for part in [*parts, "\n\nThat was all."]:
+        yield event({"content": part})
+
+
 def events(model: str) -> Iterator[bytes]:
     """The chunks of a stream."""
     if model == "skill":
         yield from CALL_EVENTS
         return
     yield BEGIN
+    if model in ("article", "code"):
+        yield from long_text(model)
+        yield from END
+        return
     while model == "hold":
         yield from TEXT_EVENTS
     yield from TEXT_EVENTS if model != "slow" else TEXT_EVENTS[:1] * SLOW_WORDS

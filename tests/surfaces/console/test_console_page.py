@@ -1,7 +1,6 @@
 """The console's files over HTTP: who gets them, with which headers, and what is shown if they were not built."""
 
 import asyncio
-import gzip
 import hashlib
 import json
 from collections.abc import AsyncIterator
