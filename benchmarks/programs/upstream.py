@@ -82,7 +82,7 @@ def long_text(model: str) -> Iterator[bytes]:
     else:
         parts = [
             text
-            for number in range(150)
+            for number in range(85)
             for text in (
                 f"## Part {number}\n\n",
                 *(

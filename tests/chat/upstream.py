@@ -248,8 +248,9 @@ def _chunks_of(one: Json, step: Step, index: int) -> Iterator[Json]:
         yield whole
         return
     yield {**whole, "function": {"name": one["function"]["name"], "arguments": ""}}
-    for start in range(0, len(arguments), 7):
-        chunk: Json = {"function": {"arguments": arguments[start : start + 7]}}
+    size = max(7, len(arguments) // 500)
+    for start in range(0, len(arguments), size):
+        chunk: Json = {"function": {"arguments": arguments[start : start + size]}}
         yield chunk if "no_index" in step.quirks else {"index": index, **chunk}
 
 

@@ -4,7 +4,7 @@ import anyio
 import anyio.lowlevel
 import pytest
 
-from apexbridge.skills.runs.events import MAX_SWITCHES, RunLog
+from apexbridge.skills.runs.events import EVENT_TEXT, MAX_SWITCHES, RunLog
 from tests.waiting import until
 
 pytestmark = pytest.mark.anyio
@@ -23,7 +23,15 @@ async def test_single_characters_are_batched_into_few_events() -> None:
             log.add_output(stream, "a")
     log.end()
     assert (text_of(log, "stdout"), text_of(log, "stderr")) == ("a" * 100_000, "a" * 100_000)
-    assert [event.number for event in log.events] == [1, 2]
+    assert [event.number for event in log.events] == [1, 2, 3, 4, 5, 6, 7, 8]
+
+
+async def test_long_output_is_split_into_several_events() -> None:
+    log, text = RunLog(), "0123456789" * 10_000
+    log.add_output("stdout", text)
+    log.end()
+    assert text_of(log, "stdout") == text
+    assert max(len(event.data) for event in log.events) <= EVENT_TEXT
 
 
 async def test_both_streams_keep_their_order() -> None:
@@ -47,7 +55,7 @@ async def test_a_run_that_changes_the_stream_all_the_time_creates_a_bounded_numb
     log.end()
     whole = "".join(f"{number} " for number in range(100_000))
     assert (text_of(log, "stdout"), text_of(log, "stderr")) == (whole, whole)
-    assert len(log.events) <= MAX_SWITCHES + 2
+    assert len(log.events) <= MAX_SWITCHES + 2 + 2 * len(whole) // EVENT_TEXT
     more = RunLog()
     more._switches = MAX_SWITCHES
     for _ in range(1000):

@@ -19,6 +19,7 @@ from hypothesis import strategies as st
 
 from apexbridge.bridge import Bridge
 from apexbridge.errors import ServerError
+from apexbridge.skills.runs.events import EVENT_TEXT
 from apexbridge.skills.runs.run_views import RecordedText, TextSource
 from apexbridge.surfaces.http.transport import protocol, response_pacing, responses
 from apexbridge.surfaces.http.transport.protocol import LimitedProtocol
@@ -241,7 +242,39 @@ async def test_every_route_returns_long_output_complete(bridge: Bridge, client: 
         stored = (await client.get(f"/api/executions/{identity}/events")).text
     for result in (executed.json(), called.json(), shown, last_event(live), last_event(stored)):
         assert (result["stdout"], result["output"], result["stderr"]) == (text, text, "e" * 70_000)
-    assert "".join(events(live, "stdout")) == "".join(events(stored, "stdout")) == text
+    for stream in (live, stored):
+        assert "".join(events(stream, "stdout")) == text
+        assert max(map(len, events(stream, "stdout"))) <= EVENT_TEXT
+
+
+async def test_a_run_can_be_read_without_its_output_in_the_result(bridge: Bridge, client: httpx.AsyncClient) -> None:
+    script = "import sys\nprint('out' * 50_000)\nprint('err', file=sys.stderr)"
+    await client.post(
+        "/api/skills",
+        content=skill_zip("talk", {"scripts/execute.py": script}),
+        headers={"content-type": "application/zip"},
+    )
+    with anyio.fail_after(TIMEOUT_SECONDS):
+        identity = (await client.post("/api/skills/talk/execute", json={})).json()["id"]
+        shown = (await client.get(f"/api/executions/{identity}?output=false")).json()["result"]
+        live = (await client.get(f"/api/executions/{identity}/events?output=false")).text
+        bridge.runs._ended.clear()  # as it is after a restart
+        stored = (await client.get(f"/api/executions/{identity}/events?output=false")).text
+    for result in (shown, last_event(live), last_event(stored)):
+        assert (result["id"], result["success"]) == (identity, True)
+        assert (result["stdout"], result["stderr"], result["output"]) == ("", "", "")
+    for stream in (live, stored):
+        assert "".join(events(stream, "stdout")) == "out" * 50_000 + "\n"
+        assert events(stream, "stderr") == ["err\n"]
+
+
+@given(st.text(max_size=40), st.integers(4, 9))
+def test_parts_of_recorded_text_are_the_whole(tmp_path_factory: pytest.TempPathFactory, text: str, size: int) -> None:
+    path = tmp_path_factory.mktemp("text") / "stdout"
+    path.write_bytes(text.encode("utf-8"))
+    parts = [part.read() for part in RecordedText(path).parts(size)]
+    assert "".join(parts) == text
+    assert all(len(part.encode()) <= size + 3 for part in parts)
 
 
 def events(stream: str, kind: str) -> list[Any]:

@@ -4,6 +4,9 @@ import { createParser, type EventSourceMessage } from 'eventsource-parser';
 import { check, send } from './client';
 import { asApiError, isAbort, type ApiError } from './errors';
 
+/** Events that have arrived are handled for this long; then the page draws and reacts before it goes on. */
+const TASK_MS = 20;
+
 /** The events of one response. */
 export async function* readEvents(response: Response): AsyncGenerator<EventSourceMessage> {
   await check(response);
@@ -11,16 +14,34 @@ export async function* readEvents(response: Response): AsyncGenerator<EventSourc
   const ready: EventSourceMessage[] = [];
   const parser = createParser({ onEvent: (event) => ready.push(event) });
   const reader = response.body.pipeThrough(new TextDecoderStream()).getReader();
+  let began = performance.now();
   try {
     for (;;) {
       const { done, value } = await reader.read();
       if (done) return;
       parser.feed(value);
-      while (ready.length > 0) yield ready.shift()!;
+      for (const event of ready.splice(0)) {
+        yield event;
+        if (performance.now() - began < TASK_MS) continue;
+        await nextTask();
+        began = performance.now();
+      }
     }
   } finally {
     void reader.cancel().catch(() => undefined);
   }
+}
+
+/** Resolves in a task of its own, after those that wait already. Timers would be slow in a hidden page. */
+function nextTask(): Promise<void> {
+  return new Promise((resolve) => {
+    const { port1, port2 } = new MessageChannel();
+    port1.onmessage = () => {
+      port1.close();
+      resolve();
+    };
+    port2.postMessage(null);
+  });
 }
 
 export interface Following {

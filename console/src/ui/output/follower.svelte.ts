@@ -4,7 +4,6 @@ import { asApiError, isAbort, type ApiError } from '../../api/errors';
 import { follow } from '../../api/sse';
 import { OutputBuffer } from './buffer.svelte';
 import type { Stream } from './lines';
-import { resultOf } from './result';
 
 export type RunState = 'pending' | 'running' | 'completed' | 'error';
 export type RunResult = Schemas['ExecutionResult'];
@@ -12,7 +11,7 @@ export type RunResult = Schemas['ExecutionResult'];
 export class RunFollower {
   readonly buffer = new OutputBuffer();
   state = $state<RunState>('pending');
-  /** Without its output, which is in the buffer, if that is long. */
+  /** Without its output, which is in the buffer. */
   result = $state.raw<RunResult | undefined>();
   error = $state.raw<ApiError | undefined>();
   /** When a lost connection is tried again, in milliseconds since 1970. */
@@ -37,7 +36,7 @@ export class RunFollower {
   async #follow(): Promise<void> {
     let wasLost = false;
     try {
-      await follow(`/api/executions/${encodeURIComponent(this.id)}/events`, {
+      await follow(`/api/executions/${encodeURIComponent(this.id)}/events?output=false`, {
         signal: this.#stop.signal,
         onEvent: ({ event, data }) => this.#receive(event ?? '', data),
         onConnection: (retryAt) => {
@@ -58,7 +57,7 @@ export class RunFollower {
   #receive(kind: string, data: string): void {
     if (kind === 'stdout' || kind === 'stderr') this.buffer.add(kind, JSON.parse(data) as string);
     else if (kind === 'state') this.#enter(JSON.parse(data) as RunState);
-    else if (kind === 'result') this.result = resultOf(data);
+    else if (kind === 'result') this.result = JSON.parse(data) as RunResult;
   }
 
   #enter(state: RunState): void {

@@ -3,7 +3,6 @@ import { describe, expect, it } from 'vitest';
 import { parse, PLAIN, styleAfter } from './ansi';
 import { CUT_CHARACTERS, Layout, wrap } from './layout';
 import { LineRing } from './lines';
-import { withoutStreams } from './result';
 
 const ESC = '\u001b';
 const shown = (text: string) => parse(text, PLAIN).runs.map((run) => [run.text, run.classes]);
@@ -135,16 +134,4 @@ describe('rows', () => {
     expect(layout.rowsOf(line)).toBe(10_000);
     expect(layout.rows(line, 9_999, 10_000)[0]![0]!.text).toHaveLength(100);
   });
-});
-
-it('leaves long output out of a result without touching the other fields', () => {
-  const result = {
-    id: 'x',
-    stdout: 'say "stderr":"no" \\',
-    stderr: '\\"',
-    exitCode: 0,
-    error: 'a "quoted" text',
-    output: '\n',
-  };
-  expect(JSON.parse(withoutStreams(JSON.stringify(result)))).toEqual({ ...result, stdout: '', stderr: '', output: '' });
 });

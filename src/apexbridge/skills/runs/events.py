@@ -7,6 +7,8 @@ from typing import Any, Literal
 
 EVENT_CHARACTERS = 150
 """Memory estimate of an event without its text."""
+EVENT_TEXT = 32 * 1024
+"""Longer output is split into several events, so that listeners can handle it piece by piece."""
 FIRST_OUTPUT_SECONDS = 0.005
 """Output after a pause is buffered for this time: a `print` writes its line in several pieces."""
 OUTPUT_SECONDS = 0.05
@@ -99,7 +101,9 @@ class RunLog:
             self._timer = None
         unsent, self._unsent = self._unsent, []
         for stream, texts in unsent:
-            self.add(stream, "".join(texts))
+            text = "".join(texts)
+            for start in range(0, len(text), EVENT_TEXT):
+                self.add(stream, text[start : start + EVENT_TEXT])
 
     def _wake(self) -> None:
         changed, self._changed = self._changed, asyncio.Event()

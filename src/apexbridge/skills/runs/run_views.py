@@ -1,11 +1,12 @@
 """Views of a run: summary, details, long output, and events replayed from the record."""
 
 import codecs
+import sys
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from datetime import datetime
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 
 from pydantic import Field
 
@@ -21,9 +22,12 @@ READ_BYTES = 32 * 1024
 
 @dataclass(frozen=True, slots=True)
 class RecordedText:
-    """Text stored in a file."""
+    """Text stored in a file, or a part of it."""
 
     path: Path
+    start: int = 0
+    stop: int = sys.maxsize
+    """Positions in bytes. A character belongs to the part where its first byte is."""
 
     def chunks(self) -> Iterator[str]:
         """Chunks of the text in order; none if the run was deleted meanwhile."""
@@ -33,12 +37,34 @@ class RecordedText:
             return
         decoder = codecs.getincrementaldecoder("utf-8")("replace")
         with file:
-            while data := file.read(READ_BYTES):
+            left = self.stop - self.start - len(_rest_of_character(file, self.start))
+            while data := file.read(max(0, min(READ_BYTES, left))):
+                left -= len(data)
                 yield decoder.decode(data)
-            yield decoder.decode(b"", final=True)
+            yield decoder.decode(_rest_of_character(file, self.stop) if left == 0 else b"", final=True)
 
     def read(self) -> str:
         return "".join(self.chunks())
+
+    def parts(self, size: int = READ_BYTES) -> Iterator["RecordedText"]:
+        """Parts of about this size, in bytes, that are the text together."""
+        try:
+            total = self.path.stat().st_size
+        except OSError:
+            return
+        for start in range(0, total, size):
+            yield RecordedText(self.path, start, min(start + size, total))
+
+
+def _rest_of_character(file: BinaryIO, position: int) -> bytes:
+    """The bytes at a position that belong to a character which begins before it. They have been read then."""
+    if position == 0:
+        return b""
+    file.seek(position)
+    found = file.read(3)
+    tail = found[: next((index for index, byte in enumerate(found) if byte & 0xC0 != 0x80), len(found))]
+    file.seek(position + len(tail))
+    return tail
 
 
 TextSource = str | RecordedText
@@ -157,8 +183,9 @@ def replay(detail: RunDetail, texts: Mapping[str, RecordedText]) -> RunLog:
         log.add("state", state)
     if detail.result is not None:
         for name in STREAMS:
-            if text := texts.get(name) or getattr(detail.result, name):
-                log.add("stdout" if name == "stdout" else "stderr", text)
+            short = getattr(detail.result, name)
+            for part in texts[name].parts() if name in texts else [short] if short else []:
+                log.add("stdout" if name == "stdout" else "stderr", part)
         log.add("state", detail.state)
         log.add("result", detail.result)
     log.end()

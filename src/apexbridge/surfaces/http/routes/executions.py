@@ -23,8 +23,10 @@ from apexbridge.surfaces.http.transport.responses import (
     Placeholders,
     detail_response,
     download_part,
+    json_response,
     long_output,
     outlined,
+    without_output,
 )
 from apexbridge.surfaces.http.transport.uploads import receive_upload
 from apexbridge.tools.conversation import OriginKind
@@ -34,6 +36,9 @@ MAX_DIGITS = 12
 """Of an event number. No run has more events than that."""
 router = APIRouter(tags=["executions"])
 Identity = Annotated[str, Path(alias="id", description="The run's id.")]
+WithOutput = Annotated[
+    bool, Query(description="False: `stdout` and `stderr` of the result are empty, for clients that read the events.")
+]
 
 
 class Accepted(WireModel):
@@ -79,9 +84,11 @@ async def list_executions(
 
 
 @router.get("/api/executions/{id}", response_model=None, responses={200: {"model": RunDetail}})
-async def show_execution(identity: Identity, bridge: ServedBridge, owner: Owner) -> Response:
+async def show_execution(identity: Identity, bridge: ServedBridge, owner: Owner, output: WithOutput = True) -> Response:
     """Show one run; `result` is set when it has ended."""
     detail, texts = await bridge.runs.outline(identity, owner=owner)
+    if not output and detail.result is not None:
+        return json_response(detail.model_copy(update={"result": without_output(detail.result)}))
     return detail_response(detail, detail.result, texts)
 
 
@@ -91,6 +98,7 @@ async def follow_execution(
     bridge: ServedBridge,
     owner: Owner,
     follow: Annotated[bool, Query(description="Wait for further events until the run ends.")] = True,
+    output: WithOutput = True,
     last_event_id: Annotated[str | None, Header(description="Start after this event.")] = None,
 ) -> StreamingResponse:
     """Stream the run as server-sent events: `state`, `stdout`, `stderr`, and `result` at the end."""
@@ -98,7 +106,7 @@ async def follow_execution(
     after = int(last) if last.isascii() and last.isdigit() and len(last) <= MAX_DIGITS else 0
     events = bridge.runs.events(identity, after, owner=owner, waits=follow)
     first = await anext(events, None)  # so that a missing run is a 404 and not an empty stream
-    stream = _stream(bridge.runs, first, events)
+    stream = _stream(bridge.runs, first, events, with_output=output)
     return StreamingResponse(stream, media_type="text/event-stream", headers=EVENT_STREAM_HEADERS)
 
 
@@ -150,7 +158,9 @@ def _milliseconds(moment: datetime | None) -> int | None:
     return math.ceil(aware.timestamp() * 1000)
 
 
-async def _stream(runs: RunTracker, first: RunEvent | None, events: AsyncIterator[RunEvent]) -> AsyncIterator[bytes]:
+async def _stream(
+    runs: RunTracker, first: RunEvent | None, events: AsyncIterator[RunEvent], *, with_output: bool
+) -> AsyncIterator[bytes]:
     """The events in wire format. Their data is JSON, so that line ends in it do not end an event."""
     event = first
     while event is not None:
@@ -159,7 +169,9 @@ async def _stream(runs: RunTracker, first: RunEvent | None, events: AsyncIterato
             yield f"{head}{json.dumps(event.data, ensure_ascii=False)}\n\n".encode("utf-8", "replace")
         else:
             placeholders = Placeholders()
-            if isinstance(event.data, ExecutionResult):
+            if isinstance(event.data, ExecutionResult) and not with_output:
+                document = without_output(event.data).model_dump_json()
+            elif isinstance(event.data, ExecutionResult):
                 document = outlined(event.data, long_output(runs, event.data), placeholders).model_dump_json()
             else:
                 document = f'"{placeholders.put(event.data)}"'

@@ -77,6 +77,10 @@ def outlined(result: ExecutionResult, texts: LongOutput, placeholders: "Placehol
     return result.model_copy(update={name: placeholders.put(text) for name, text in texts.items()})
 
 
+def without_output(result: ExecutionResult) -> ExecutionResult:
+    return result.model_copy(update=dict.fromkeys(STREAMS, ""))
+
+
 async def data_response(data: Any, texts: LongOutput, *, headers: dict[str, str] | None = None) -> Response:
     """A response with a tool's result object. `texts` replaces the long streams of a run."""
     long: dict[str, TextSource] = {
