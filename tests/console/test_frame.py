@@ -72,3 +72,49 @@ def test_texts_can_be_copied_where_the_browser_has_no_clipboard_for_the_page(
     expect(page.get_by_role("status").filter(has_text="Copied")).to_have_count(1)
     page.reload()
     assert page.evaluate("navigator.clipboard.readText()")
+
+
+def test_a_key_with_characters_that_no_header_takes_is_refused_in_the_dialog(
+    start_console: StartConsole, open_page: OpenPage
+) -> None:
+    """Such as a key that was copied together with an invisible character."""
+    console = start_console(APEX_API_KEYS_REQUIRED="true")
+    watched = open_page(console)
+    watched.expect_status(401)
+    page = watched.page
+    dialog = page.get_by_role("dialog", name="API key")
+    dialog.get_by_label("API key", exact=True).fill("\u5bc6\u94a5" + console.owner_key)
+    dialog.get_by_role("button", name="Use this key").click()
+    expect(dialog.get_by_text("The server refused this key.")).to_be_visible()
+    page.reload()
+    dialog.get_by_label("API key", exact=True).fill(console.owner_key)
+    dialog.get_by_role("button", name="Use this key").click()
+    expect(page.get_by_role("heading", name="Skills", level=1)).to_be_visible()
+
+
+def test_addresses_that_are_names_of_the_language_are_unknown_views(open_page: OpenPage, console: Console) -> None:
+    page = open_page(console, "#/constructor").page
+    expect(page.get_by_role("link", name="Go to the skills")).to_be_visible()
+    page.goto(f"{console.url}/#/system/constructor")
+    expect(page.get_by_role("heading", name="System", level=1)).to_be_visible()
+
+
+def test_every_view_has_a_title(page: Page) -> None:
+    for name in ("System", "Search", "Insights", "Skills"):
+        page.get_by_role("navigation").get_by_role("link", name=re.compile(rf"^{name}\b")).click()
+        expect(page).to_have_title(f"{name} · apexbridge")
+
+
+def test_a_selection_of_text_that_ends_beside_a_dialog_does_not_close_it(open_page: OpenPage, console: Console) -> None:
+    page = open_page(console, "#/skills?install=1").page
+    field = page.get_by_label("Or from a repository or an address")
+    field.fill("owner/repository")
+    box = field.bounding_box()
+    assert box is not None
+    page.mouse.move(box["x"] + 60, box["y"] + box["height"] / 2)
+    page.mouse.down()
+    page.mouse.move(3, 3, steps=4)
+    page.mouse.up()
+    expect(field).to_be_visible()
+    page.mouse.click(3, 3)
+    expect(field).to_be_hidden()

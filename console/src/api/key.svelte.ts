@@ -7,7 +7,8 @@ class KeyHolder {
   isRefused = $state(false);
 
   set(key: string): void {
-    this.key = key.trim();
+    // No header takes other characters, and no key has them: the server refuses what is left.
+    this.key = key.trim().replace(/[^\x21-\x7e]/g, '?');
     this.isRefused = false;
     if (this.key === '') sessionStorage.removeItem(STORED_AS);
     else sessionStorage.setItem(STORED_AS, this.key);

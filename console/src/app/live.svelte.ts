@@ -45,7 +45,7 @@ class Live {
   start(): void {
     this.#stop?.abort();
     const stop = (this.#stop = new AbortController());
-    let wasLost = false;
+    let wasLost = !this.isConnected;
     follow('/api/events', {
       signal: stop.signal,
       onEvent: ({ event = '', data }) => this.#receive(event, parsed(data)),

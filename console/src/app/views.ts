@@ -14,7 +14,7 @@ export interface View {
   group: string;
 }
 
-export const VIEWS: Record<string, View> = {
+const VIEWS: Record<string, View> = {
   skills: { load: () => Promise.resolve({ default: SkillsView }), group: 'skills' },
   search: { load: () => import('../views/search/SearchView.svelte'), group: 'search' },
   run: { load: () => import('../views/run/RunView.svelte'), group: 'run' },
@@ -25,6 +25,11 @@ export const VIEWS: Record<string, View> = {
   insights: { load: () => import('../views/insights/InsightsView.svelte'), group: 'insights' },
   system: { load: () => import('../views/system/SystemView.svelte'), group: 'system' },
 };
+
+/** The view of an address; undefined for a name that somebody typed, such as `constructor`. */
+export function viewOf(name: string): View | undefined {
+  return Object.hasOwn(VIEWS, name) ? VIEWS[name] : undefined;
+}
 
 export interface Entry {
   name: string;
