@@ -204,7 +204,7 @@ def test_a_call_is_approved_in_the_chat(chat: Watched, console: Console) -> None
     expect(steps(page)).to_contain_text("waits for approval")
     card.get_by_role("button", name="Approve once").click()
     expect(answers(page).get_by_text("I got: [Output of the skill wipe")).to_contain_text("wiped approved-table")
-    expect(page.get_by_text("You approved wipe.")).to_be_visible()
+    expect(page.get_by_text("wipe was approved.")).to_be_visible()
     expect(steps(page)).to_contain_text("Run skill, done")
     expect(answers(page)).to_have_count(1)
 
@@ -216,7 +216,7 @@ def test_a_call_is_denied_and_the_model_learns_of_it(chat: Watched, console: Con
     begin(chat, console, Step(calls=[wipe("denied-table")]), last_message)
     page.get_by_role("article", name=re.compile("wipe asks")).get_by_role("button", name="Deny").click()
     expect(answers(page).get_by_text(re.compile("I got: .*did not agree"))).to_be_visible()
-    expect(page.get_by_text("You denied wipe.")).to_be_visible()
+    expect(page.get_by_text("wipe was not approved.")).to_be_visible()
     assert console.ask("GET", "/api/executions?skill=wipe")["total"] == before
 
 
@@ -227,7 +227,7 @@ def test_another_message_instead_of_a_decision_denies(chat: Watched, console: Co
     expect(page.get_by_role("button", name="Approve once")).to_be_visible()
     say(page, "Never mind.")
     expect(page.get_by_text("I got: Never mind.")).to_be_visible()
-    expect(page.get_by_text("You denied wipe.")).to_be_visible()
+    expect(page.get_by_text("wipe was not approved.")).to_be_visible()
 
 
 @pytest.mark.usefixtures("dangerous")
@@ -386,6 +386,31 @@ def test_a_refused_key_is_asked_for_and_the_draft_stays(start_console: StartCons
     expect(message_field(page)).to_have_value("A long and careful question")
     message_field(page).press("Enter")
     expect(page.get_by_text("With the new key.")).to_be_visible()
+
+
+def test_a_refused_key_leaves_the_earlier_answer_where_it_is(start_console: StartConsole, open_page: OpenPage) -> None:
+    console = start_console(APEX_API_KEYS_REQUIRED="true")
+    model = console.upstream.play(Step(text="The first answer."), Step(text="The second answer."))
+    made = console.ask("POST", "/api/keys", json={"name": "short", "scopes": ["chat", "read"]})
+    watched = open_page(console, "#/chat")
+    watched.expect_status(401)
+    page = watched.page
+    dialog = page.get_by_role("dialog", name="API key")
+    dialog.get_by_label("API key", exact=True).fill(made["key"])
+    dialog.get_by_role("button", name="Use this key").click()
+    expect(dialog).to_be_hidden()
+    choose_model(page, model)
+    say(page, "A question")
+    expect(page.get_by_text("The first answer.")).to_be_visible()
+    expect_end(page)
+    console.ask("DELETE", f"/api/keys/{made['id']}")
+    answers(page).get_by_role("button", name="Answer again").click()
+    dialog.get_by_label("API key", exact=True).fill(console.owner_key)
+    dialog.get_by_role("button", name="Use this key").click()
+    expect(dialog).to_be_hidden()
+    expect(page.get_by_text("The first answer.")).to_be_visible()
+    answers(page).get_by_role("button", name="Answer again").click()
+    expect(page.get_by_text("The second answer.")).to_be_visible()
 
 
 def test_a_conversation_goes_on_with_another_key(start_console: StartConsole, open_page: OpenPage) -> None:
@@ -624,7 +649,7 @@ def test_hostile_markdown_is_text(chat: Watched, console: Console) -> None:
     begin(chat, console, Step(text=HOSTILE), Step(text=deep), text="<img src=x onerror=alert(1)> \u202eevil")
     expect(answers(page).get_by_text("<script>document.title = 'hacked'</script>")).to_be_visible()
     expect_end(page)
-    assert page.title() == "apexbridge"
+    assert page.title() == "Chat · apexbridge"
     answer = answers(page)
     expect(answer.locator("script, img, iframe, style, [onerror]")).to_have_count(0)
     expect(answer.get_by_role("link")).to_have_count(0)

@@ -212,6 +212,42 @@ def test_files_are_sent_along(open_page: OpenPage, console: Console) -> None:
     expect(page.get_by_text("['from the browser']")).to_be_visible()
 
 
+def test_files_are_sent_along_by_drop(open_page: OpenPage, console: Console) -> None:
+    page = open_page(console, "#/run/run-cat").page
+    expect(page.get_by_role("form", name="Input")).to_be_visible()
+    dropped = page.evaluate_handle(
+        """() => {
+          const dropped = new DataTransfer();
+          dropped.items.add(new File(['dropped here'], 'drop.txt'));
+          return dropped;
+        }"""
+    )
+    page.locator(".run").dispatch_event("drop", {"dataTransfer": dropped})
+    expect(page.get_by_role("button", name="Remove drop.txt")).to_be_visible()
+    run(page)
+    expect(page.get_by_text("['dropped here']")).to_be_visible()
+
+
+def test_each_script_has_its_own_input(open_page: OpenPage, console: Console) -> None:
+    echo = "import sys\nprint('got', sys.stdin.read())\n"
+    console.install("run-scripts", {"scripts/execute.py": echo, "scripts/other.py": echo}, parameters=PARAMETERS)
+    page = open_page(console, "#/run/run-scripts").page
+    page.get_by_label("title").fill("for the first")
+    page.get_by_label("Script").select_option("scripts/other.py")
+    page.get_by_label("Input as JSON").fill('{"a": 1}')
+    run(page)
+    expect(page.get_by_text('got {"a":1}')).to_be_visible()
+    page.get_by_label("Script").select_option(index=0)
+    expect(page.get_by_label("title")).to_have_value("for the first")
+
+
+def test_a_script_that_is_gone_is_not_chosen_any_more(open_page: OpenPage, console: Console) -> None:
+    page = open_page(console, "#/run/run-cat?script=scripts/gone.py").page
+    page.get_by_label("Input as JSON").fill('{"files": []}')
+    run(page)
+    expect(page.get_by_text("[]", exact=True)).to_be_visible()
+
+
 def test_hostile_output_is_text(open_page: OpenPage, console: Console) -> None:
     page = open_page(console, "#/run/run-hostile").page
     run(page)
@@ -272,6 +308,7 @@ def test_a_denied_run_does_not_start(open_page: OpenPage, console: Console) -> N
     run(page)
     page.get_by_role("button", name="Deny").click()
     expect(page.get_by_role("article").get_by_text("Denied").first).to_be_visible()
+    expect(page.get_by_text("The run was not approved. Nothing was run.")).to_be_visible()
     assert all("dropped" not in text for text in page.get_by_role("region", name="Output").all_inner_texts())
 
 

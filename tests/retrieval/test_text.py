@@ -11,11 +11,13 @@ from apexbridge.retrieval.text import (
     clauses,
     derive_tags,
     english_gist,
+    has_cjk,
     is_mostly_ascii,
     name_words,
     tokens,
     translated,
     visible,
+    words_by_token,
     word_count,
 )
 
@@ -130,3 +132,15 @@ def test_the_embedded_text_of_a_skill_is_bounded() -> None:
     document = Document(name="a", description="word " * 100_000, tags=tuple(f"tag{number}" for number in range(50_000)))
     assert len(document.text) <= MAX_EMBEDDED_CHARACTERS + MAX_EMBEDDED_TAG_CHARACTERS + len("a:  ()")
     assert Document(name="a", description="b", tags=("c", "d")).text == "a: b (c, d)"
+
+
+def test_tokens_of_a_request_are_shown_as_its_words() -> None:
+    words = words_by_token("Summarising meetings, 会议纪要")
+    assert (words[tokens("summarising")[0]], words[tokens("meetings")[0]]) == ("summarising", "meetings")
+    assert not any(has_cjk(token) for token in words)
+
+
+def test_tokens_from_the_glossary_are_shown_as_its_words() -> None:
+    words = words_by_token("翻译文档")
+    assert set(translated("翻译文档")) & words.keys()
+    assert all(tokens(word) == [token] for token, word in words.items())

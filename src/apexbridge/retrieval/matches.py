@@ -1,6 +1,7 @@
 """Results of a search: confidence, reasons and the models sent to clients."""
 
 import math
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, ClassVar, Literal
 
 from pydantic import Field
@@ -23,7 +24,7 @@ class Why(WireModel):
     vector_rank: int | None = Field(description="Rank by meaning alone; 1 is the nearest.")
     keyword_rank: int | None = Field(description="Rank by words alone; null if no word matches.")
     likeness: float | None = Field(description="Similarity of meaning: 0 is unrelated, 1 is the same.")
-    matched_words: list[str] = Field(description="Stems of the request that the skill has, translated ones included.")
+    matched_words: list[str] = Field(description="Words of the request that the skill has, translated ones included.")
     past_use: float = Field(description="Similarity of the nearest past request that this skill answered, 0 to 1.")
 
 
@@ -72,12 +73,13 @@ def confidence(candidate: "Candidate") -> float:
     return 1 / (1 + math.exp(-(evidence + PAST * candidate.past)))
 
 
-def explain(candidate: "Candidate") -> Why:
+def explain(candidate: "Candidate", words: Mapping[str, str]) -> Why:
+    """The reasons for a match. `words` are those of the request, by token."""
     likeness = candidate.likeness
     return Why(
         vector_rank=candidate.vector_rank,
         keyword_rank=candidate.keyword_rank,
         likeness=None if likeness is None else round(min(1.0, max(0.0, likeness)), 3),
-        matched_words=candidate.matched,
+        matched_words=list(dict.fromkeys(words.get(token, token) for token in candidate.matched)),
         past_use=round(candidate.past, 3),
     )

@@ -26,7 +26,7 @@ from apexbridge.retrieval.index.search_index import SearchIndex
 from apexbridge.retrieval.kinds import Kind
 from apexbridge.retrieval.matches import RankPreview, SearchAnswer, SearchMode, SkillMatch, confidence, explain
 from apexbridge.retrieval.ranking import Candidate, Request, best_of, rank, rank_of_slot, scores_of_all
-from apexbridge.retrieval.text import visible
+from apexbridge.retrieval.text import visible, words_by_token
 from apexbridge.retrieval.usage import request_vector
 
 MAX_REQUEST_CHARACTERS = 4_000
@@ -231,6 +231,7 @@ class ToolRetrievalService:
             raise InvalidInputError("threshold must be between 0 and 1")
         await self.wake()
         any_tag = frozenset(tag.casefold() for tag in tags)
+        words = words_by_token(text)
         found: dict[Kind, list[SkillMatch]] = {"skill": [], "tool": []}
         warnings: list[str] = []
         is_degraded = False
@@ -239,7 +240,7 @@ class ToolRetrievalService:
             while True:
                 rank = partial(self._rank, text, count, any_tag, mode, for_model, each, caller)
                 ranking = await self._in_turn(caller, rank)
-                found[each], is_complete = await self._results(ranking, limit, threshold)
+                found[each], is_complete = await self._results(ranking, limit, threshold, words)
                 if is_complete or len(ranking.candidates) < count:
                     break
                 count *= 10  # many of the best are disabled
@@ -262,7 +263,9 @@ class ToolRetrievalService:
             return (kind,)
         return ("skill", "tool") if len(self._index.tools) else ("skill",)
 
-    async def _results(self, ranking: _Ranking, limit: int, threshold: float) -> tuple[list[SkillMatch], bool]:
+    async def _results(
+        self, ranking: _Ranking, limit: int, threshold: float, words: Mapping[str, str]
+    ) -> tuple[list[SkillMatch], bool]:
         """What of the ranking may be shown, and whether more candidates could not change that."""
         names = [document.name for document, _ in ranking.candidates]
         facts = await self.facts(names) if self.facts and names else {}
@@ -287,7 +290,7 @@ class ToolRetrievalService:
                     score=lowest,
                     tags=list(document.tags or document.derived_tags),
                     mode=known.mode if known else None,
-                    why=explain(candidate),
+                    why=explain(candidate, words),
                 )
             )
         return results, len(results) == limit or not skipped

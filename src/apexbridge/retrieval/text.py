@@ -109,6 +109,20 @@ def tokens(text: str) -> list[str]:
     return found
 
 
+def words_by_token(text: str) -> dict[str, str]:
+    """The words of a request by their tokens, and for Chinese the words of the glossary. CJK tokens are words already."""
+    glossary = _glossary()
+    found = plain_words(text)
+    if has_cjk(text):
+        found += [word for match in glossary.terms.finditer(text) for word in glossary.gist_of[match.group()]]
+    words: dict[str, str] = {}
+    for word in found:
+        if not has_cjk(word):
+            for token in tokens(word):
+                words.setdefault(token, word)
+    return words
+
+
 def clauses(text: str) -> list[str]:
     """The clauses of a request that asks for several things; empty if it asks for one."""
     stripped = [clause.strip(" \"'“”‘’") for clause in _CUT.split(text)]

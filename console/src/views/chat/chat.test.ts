@@ -118,6 +118,12 @@ describe('a request', () => {
     expect(asCurl(body, 'http://h', false)).not.toContain('Authorization');
   });
 
+  it('as Python always names a model, because the package requires one', () => {
+    const body = requestBody([newQuestion('hi', [])], DEFAULT_OPTIONS, 'w');
+    expect(asPython(body, 'http://h', false)).toContain('    model="",\n');
+    expect(asPython({ ...body, model: 'm' }, 'http://h', false)).toContain('    model="m",\n');
+  });
+
   it('as Python has literals of Python', () => {
     expect(python({ a: [true, null, 'x"'], b: {} })).toBe(
       '{\n    "a": [\n        True,\n        None,\n        "x\\"",\n    ],\n    "b": {},\n}',

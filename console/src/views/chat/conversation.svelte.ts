@@ -187,27 +187,32 @@ export class Conversation {
     this.draft = '';
     this.attachments = [];
     this.#draftName = this.id;
-    await this.#ask(newQuestion(text, files));
+    await this.#ask(newQuestion(text, files), [...this.turns]);
   }
 
-  async #ask(question: Question): Promise<void> {
+  /** Ask, after the turns that are here. Without an accepted key nothing was asked: then it is as `before`. */
+  async #ask(question: Question, before: Turn[]): Promise<void> {
     if (this.isEmpty) this.title = titleOf(question.text || question.files[0]?.path || '');
     this.turns.push(question);
     await this.#answer();
-    const answer = this.lastAnswer;
-    // Without an accepted key nothing was asked, so the text goes back to where it was typed.
-    if (answer?.failure?.status === 401 && answer.parts.length === 0) {
-      this.turns = this.turns.slice(0, -2);
-      if (this.draft === '') this.draft = question.text;
-      this.attachments = question.files.map(attached);
-    }
+    if (!this.#isRefused) return;
+    this.restore(before);
+    this.draft = [question.text, this.draft].filter((text) => text !== '').join('\n\n');
+    this.attachments = [...question.files.map(attached), ...this.attachments];
+  }
+
+  get #isRefused(): boolean {
+    return this.lastAnswer?.failure?.status === 401 && this.lastAnswer.parts.length === 0;
   }
 
   /** Answer the last question again. Returns the turns before, for "undo". */
   async retry(): Promise<void> {
     if (this.isStreaming) return;
+    const before = [...this.turns];
     if (this.lastAnswer) this.turns.pop();
-    if (this.turns.at(-1)?.role === 'user') await this.#answer();
+    if (this.turns.at(-1)?.role !== 'user') return;
+    await this.#answer();
+    if (this.#isRefused) this.restore(before);
   }
 
   /** Ask a question in other words. What followed it is removed. */
@@ -215,8 +220,9 @@ export class Conversation {
     const index = this.turns.findIndex((turn) => turn.id === id);
     const before = this.turns[index];
     if (this.isStreaming || before?.role !== 'user') return;
+    const all = [...this.turns];
     this.turns = this.turns.slice(0, index);
-    await this.#ask(newQuestion(text.trim(), before.files));
+    await this.#ask(newQuestion(text.trim(), before.files), all);
   }
 
   /** Take back a retry or an edit. */

@@ -81,7 +81,11 @@ class Conversations {
 
   rememberOptions(options: ChatOptions): void {
     const { model, tools, approvals } = options;
-    localStorage.setItem(OPTIONS, JSON.stringify({ model, tools, approvals }));
+    try {
+      localStorage.setItem(OPTIONS, JSON.stringify({ model, tools, approvals }));
+    } catch {
+      // no space: they are those of this conversation only
+    }
   }
 
   async remove(id: string): Promise<Stored | undefined> {

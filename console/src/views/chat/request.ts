@@ -54,7 +54,8 @@ function quoted(text: string): string {
 
 /** The request for OpenAI's Python package. */
 export function asPython(body: ChatRequestBody, base: string, needsKey: boolean): string {
-  const { x_bridge: bridge, ...fields } = body;
+  const { x_bridge: bridge, ...sent } = body;
+  const fields = { model: '', ...sent }; // the package requires it; empty: the server's own choice
   const key = needsKey ? `os.environ["${KEY_VARIABLE}"]` : '"none"';
   const named = Object.entries(fields).map(([name, value]) => `    ${name}=${python(value, 1)},\n`);
   return `${needsKey ? 'import os\n\n' : ''}from openai import OpenAI

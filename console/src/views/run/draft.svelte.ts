@@ -7,22 +7,27 @@ export interface SentFile {
   size: number;
 }
 
-interface Stored {
-  script: string;
+interface Input {
   mode: 'fields' | 'json';
   value: Values;
   text: string;
+}
+
+interface Stored extends Input {
+  script: string;
+  /** Of the scripts that are not chosen now. */
+  others: Record<string, Input>;
   args: string;
   timeout: string;
   workspace: string;
   files: SentFile[];
 }
 
+const EMPTY_INPUT: Input = { mode: 'fields', value: {}, text: '' };
 const EMPTY: Stored = {
+  ...EMPTY_INPUT,
   script: '',
-  mode: 'fields',
-  value: {},
-  text: '',
+  others: {},
   args: '',
   timeout: '',
   workspace: '',
@@ -39,6 +44,7 @@ export class Draft {
   timeout = $state('');
   workspace = $state('');
   files = $state<SentFile[]>([]);
+  others = $state.raw<Record<string, Input>>({});
   /** Raised when all of it was replaced. */
   version = $state(0);
   #storedAs: string;
@@ -48,6 +54,18 @@ export class Draft {
     Object.assign(this, structuredClone(EMPTY), this.#read());
   }
 
+  /** Choose another script. Each has its own input. */
+  choose(script: string): void {
+    if (script === this.script) return;
+    const { mode, value, text } = this;
+    const others = new Map(
+      Object.entries({ ...this.others, [this.script]: { mode, value: $state.snapshot(value), text } }),
+    );
+    Object.assign(this, structuredClone(EMPTY_INPUT), others.get(script), { script });
+    others.delete(script);
+    this.others = Object.fromEntries(others);
+  }
+
   clear(): void {
     Object.assign(this, structuredClone(EMPTY), { script: this.script });
     this.version += 1;
@@ -55,8 +73,8 @@ export class Draft {
 
   /** Write it down. Reads every field, so that an effect that calls it runs for each change. */
   store(): void {
-    const { script, mode, value, text, args, timeout, workspace, files } = this;
-    const document = JSON.stringify({ script, mode, value, text, args, timeout, workspace, files });
+    const { script, others, mode, value, text, args, timeout, workspace, files } = this;
+    const document = JSON.stringify({ script, others, mode, value, text, args, timeout, workspace, files });
     try {
       if (document.length <= LONGEST) sessionStorage.setItem(this.#storedAs, document);
     } catch {

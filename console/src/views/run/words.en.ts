@@ -42,7 +42,7 @@ export default {
   instructionsHint: 'This skill has no script. A model follows these instructions.',
   refused: 'The run was refused.',
   waitsForApproval: 'This run waits for approval. It starts as soon as somebody approves it.',
-  denied: 'The run was denied. Nothing was run.',
+  denied: 'The run was not approved. Nothing was run.',
   reconnecting: 'The connection was lost. The run goes on; trying again…',
   gone: 'This run is no longer there. It was deleted, or belongs to another key.',
   states: { pending: 'waiting', running: 'running', completed: 'done', error: 'failed', cancelled: 'cancelled' },

@@ -44,7 +44,7 @@ const zh: typeof en = {
   instructionsHint: '此技能没有脚本，由模型按照这些说明执行。',
   refused: '运行被拒绝。',
   waitsForApproval: '此次运行正在等待批准，获批后立即开始。',
-  denied: '此次运行已被拒绝，没有执行任何内容。',
+  denied: '此次运行未获批准，没有执行任何内容。',
   reconnecting: '连接已断开。运行仍在继续，正在重新连接…',
   gone: '此运行已不存在：可能已被删除，或属于其他密钥。',
   states: { pending: '等待中', running: '运行中', completed: '已完成', error: '失败', cancelled: '已取消' },

@@ -44,7 +44,7 @@ export default {
   searchSkills: 'Search skills',
 
   uninstallTitle: (name: string) => `Uninstall ${name}?`,
-  uninstallFor: 'It can be restored for 7 days, with its versions and added packages.',
+  uninstallFor: 'It can be restored for 7 days, with its versions and added packages, unless the disk is nearly full.',
   uninstallHidden:
     'Its folder belongs to another root and stays on the disk. The skill is hidden until it is restored.',
   uninstallLost: 'Lost for good:',

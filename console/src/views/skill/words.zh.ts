@@ -45,7 +45,7 @@ const zh: typeof en = {
   searchSkills: '搜索技能',
 
   uninstallTitle: (name) => `卸载 ${name}？`,
-  uninstallFor: '7 天内可以恢复，包括它的版本和添加的依赖包。',
+  uninstallFor: '7 天内可以恢复，包括它的版本和添加的依赖包；磁盘空间不足时除外。',
   uninstallHidden: '它的文件夹属于另一个根目录，会留在磁盘上。技能将被隐藏，直到恢复为止。',
   uninstallLost: '将永久失去：',
   lostGrants: (count) => `${count} 项已授予的权限`,
