@@ -47,7 +47,7 @@ class Watched:
     def check(self) -> None:
         if not self.page.is_closed():
             self._problems += self.page.evaluate("window.violations ?? []")
-        assert self._problems == []
+        assert self._problems == [], self._problems
 
     def _logged(self, message: ConsoleMessage) -> None:
         if message.type not in ("error", "warning"):

@@ -233,6 +233,7 @@ def test_each_script_has_its_own_input(open_page: OpenPage, console: Console) ->
     console.install("run-scripts", {"scripts/execute.py": echo, "scripts/other.py": echo}, parameters=PARAMETERS)
     page = open_page(console, "#/run/run-scripts").page
     page.get_by_label("title").fill("for the first")
+    page.get_by_label("title").blur()
     page.get_by_label("Script").select_option("scripts/other.py")
     page.get_by_label("Input as JSON").fill('{"a": 1}')
     run(page)

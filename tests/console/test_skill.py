@@ -471,7 +471,7 @@ def test_hostile_text_of_a_skill_is_text(console: Console, open_page: OpenPage) 
         page = open_page(console, f"#/skills/hostile-skill{part}").page
         expect(page.get_by_role("heading", name="hostile-skill", level=1)).to_be_visible()
         expect(page.get_by_text("<script>document.title").first).to_be_attached()
-        assert page.title() == "apexbridge"
+        assert page.title() == "Skills · apexbridge"
         assert page.locator("main img, main script, main style").count() == 0
 
 
