@@ -17,8 +17,8 @@ from apexbridge.retrieval.text import (
     tokens,
     translated,
     visible,
-    words_by_token,
     word_count,
+    words_by_token,
 )
 
 

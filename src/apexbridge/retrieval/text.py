@@ -110,7 +110,7 @@ def tokens(text: str) -> list[str]:
 
 
 def words_by_token(text: str) -> dict[str, str]:
-    """The words of a request by their tokens, and for Chinese the words of the glossary. CJK tokens are words already."""
+    """The words of a request by token, and for Chinese the words of the glossary. Without CJK words."""
     glossary = _glossary()
     found = plain_words(text)
     if has_cjk(text):
