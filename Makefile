@@ -58,7 +58,8 @@ torture: .venv/dev.stamp .venv/clients.stamp console system-parts ## the slow te
 	$(PYTEST) -n 2 -m slow
 PYTEST := $(BIN)/pytest --dist worksteal
 
-screenshots: .venv/dev.stamp console system-parts ## draw every view of the console, light and dark, English and Chinese
+screenshots: .venv/dev.stamp console ## draw every view of the console, light and dark, English and Chinese
+	@scripts/system-parts.sh fonts
 	$(BIN)/python -m tests.console.screenshots screenshots
 
 bench: .venv/dev.stamp ## run the benchmarks and print their ratios

@@ -1,18 +1,21 @@
 #!/usr/bin/env bash
-# Installs test dependencies that are not available as wheels: a browser, for the tests of HTML pages.
+# Installs what is not available as wheels: a browser, for the tests of HTML pages; with "fonts", a Chinese font for pictures.
 set -euo pipefail
 
-for name in chromium chromium-browser google-chrome; do
-    command -v "$name" >/dev/null && exit 0
-done
+packages=()
+command -v chromium chromium-browser google-chrome >/dev/null || packages+=(chromium)
+if [ "${1:-}" = fonts ] && [ -z "$(fc-list :lang=zh 2>/dev/null)" ]; then
+    packages+=(fontconfig fonts-wqy-microhei)
+fi
+[ ${#packages[@]} = 0 ] && exit 0
 
 if [ "$(id -u)" = 0 ] && command -v apt-get >/dev/null; then
-    echo "installing chromium for the page tests (once)"
+    echo "installing ${packages[*]} (once)"
     apt-get update -qq
-    DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends chromium >/dev/null
+    DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends "${packages[@]}" >/dev/null
     exit 0
 fi
 
-echo "The page tests need a Chromium browser, and this script cannot install it." >&2
-echo "Install one (Debian: sudo apt-get install chromium), then run make test again." >&2
+echo "This needs ${packages[*]}, and this script cannot install it." >&2
+echo "Install it (Debian: sudo apt-get install ${packages[*]}), then run make again." >&2
 exit 1

@@ -89,17 +89,16 @@ def _run(page: Page, console: Console) -> None:
 
 
 def _chat(page: Page, console: Console) -> None:
-    code = "import csv\nrows = list(csv.DictReader(open('totals.csv')))\nprint(len(rows), 'suppliers')\n"
+    code = "import csv\nrows = list(csv.DictReader(open('output/totals.csv')))\nprint(len(rows), 'suppliers')\n"
     model = console.upstream.play(
         Step(calls=[call("search_skills", {"query": "read invoices"})]),
         Step(calls=[call("run_skill", {"name": "invoice-extract", "input": {"rows": 6}})]),
         Step(calls=[call("run_code", {"language": "python", "code": code})]),
         Step(text=ANSWER),
     )
-    page.locator("main header select").first.select_option(index=page.locator("main header select option").count() - 1)
-    field = page.locator("main header input").first
-    field.fill(model)
-    field.press("Enter")
+    # A narrow page has the model in its options.
+    page.evaluate("model => localStorage.setItem('apexbridge.chat.options', JSON.stringify({ model }))", model)
+    page.reload()
     message = page.locator("main textarea").last
     message.fill("What do my invoices add up to?")
     message.press("Enter")
