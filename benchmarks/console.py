@@ -17,7 +17,7 @@ from playwright.async_api import Browser, Page, async_playwright
 
 from benchmarks.commands import server
 from benchmarks.library import SKILLS, write_library
-from benchmarks.measuring import Comparison, within_limit
+from benchmarks.measuring import Comparison, cpu_ms, within_limit
 
 TASK_LIMIT_MS: Final = 100.0
 IDLE_LIMIT_MS: Final = 1.0
@@ -161,15 +161,9 @@ async def _longest_task(browser: Browser, url: str, walk: Walk) -> float:
 
 
 async def _cpu_ms_per_second(pid: int) -> float:
-    before = _cpu_ms(pid)
+    before = cpu_ms(pid)
     await asyncio.sleep(IDLE_SECONDS)
-    return (_cpu_ms(pid) - before) / IDLE_SECONDS
-
-
-def _cpu_ms(pid: int) -> float:
-    """CPU time of the process, with threads that have ended. It is counted in steps of 10 ms."""
-    fields = Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()
-    return 1000 * (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+    return (cpu_ms(pid) - before) / IDLE_SECONDS
 
 
 def _scripts() -> dict[str, str]:

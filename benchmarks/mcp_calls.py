@@ -6,7 +6,6 @@ One server, one connection that stays open, the two calls in turn. CPU time is t
 import asyncio
 import http.client
 import json
-import os
 import signal
 import subprocess
 import sys
@@ -16,7 +15,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from benchmarks.measuring import Comparison, compare
+from benchmarks.measuring import Comparison, compare, cpu_ms
 
 GOAL = 2.0
 ROUNDS = 500
@@ -24,7 +23,6 @@ CPU_ROUNDS = 1000
 VERSION = "2026-07-28"
 APEX = [str(Path(sys.executable).with_name("apex"))]
 LINES = "# A project\n\nSome words about it.\n" * 20
-TICKS = os.sysconf("SC_CLK_TCK")
 
 
 async def run() -> list[Comparison]:
@@ -90,15 +88,10 @@ def _awaitable(work: Callable[[], None]) -> Callable[[], Awaitable[None]]:
 
 def _cpu(pid: int, work: Callable[[], None]) -> float:
     """Milliseconds of the server's CPU time for each call."""
-    before = _used(pid)
+    before = cpu_ms(pid)
     for _ in range(CPU_ROUNDS):
         work()
-    return (_used(pid) - before) / CPU_ROUNDS
-
-
-def _used(pid: int) -> float:
-    fields = Path(f"/proc/{pid}/stat").read_text().rpartition(") ")[2].split()
-    return (int(fields[11]) + int(fields[12])) * 1000 / TICKS
+    return (cpu_ms(pid) - before) / CPU_ROUNDS
 
 
 class _Connection:

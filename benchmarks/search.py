@@ -12,11 +12,13 @@ from pathlib import Path
 
 import numpy as np
 
+from apexbridge.bridge import Bridge
 from apexbridge.retrieval.config import RetrievalSettings
 from apexbridge.retrieval.documents import Document
 from apexbridge.retrieval.embedders.embedder import Embedder, choose_embedder
 from apexbridge.retrieval.index.lance_store import SKILLS, LanceStore
 from apexbridge.retrieval.service import ToolRetrievalService
+from apexbridge.settings import Settings
 from benchmarks.measuring import Comparison, compare, within_limit
 
 LARGE, SMALL = 10_000, 1_000
@@ -52,6 +54,7 @@ async def run() -> list[Comparison]:
     return [
         *await _searches(embedder),
         *await _indexing(embedder),
+        await _recording(),
     ]
 
 
@@ -118,6 +121,22 @@ async def _searches(embedder: Embedder) -> list[Comparison]:
             ),
             await compare(f"search among {LARGE:,}", search_new, "embedding and scan", scan_new, goal=1.3, rounds=100),
         ]
+
+
+async def _recording() -> Comparison:
+    """What it costs to record the text of a search."""
+    asking = itertools.chain(requests(), requests())
+    with tempfile.TemporaryDirectory() as directory:
+        async with Bridge.open(Settings(data_dir=Path(directory)), watch=False) as bridge:
+            search = bridge.retrieval.search
+            return await compare(
+                "search whose text is recorded",
+                lambda: search(next(asking), record=True),
+                "the same without a record",
+                lambda: search(next(asking), record=False),
+                goal=1.1,
+                rounds=200,
+            )
 
 
 async def _indexing(embedder: Embedder) -> list[Comparison]:

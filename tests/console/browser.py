@@ -95,3 +95,10 @@ def watched_page(browser: Browser, url: str, **options: Any) -> Iterator[Watched
         watched.check()
     finally:
         context.close()
+
+
+def enter_key(page: Page, key: str) -> None:
+    """Type an API key where the page asks for one."""
+    dialog = page.get_by_role("dialog", name="API key")
+    dialog.get_by_label("API key", exact=True).fill(key)
+    dialog.get_by_role("button", name="Use this key").click()

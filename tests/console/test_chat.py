@@ -14,7 +14,7 @@ from playwright.sync_api import Browser, Locator, Page, expect
 
 from tests.chat.upstream import KEY, Play, Step, call, refusal, upstreams
 from tests.console.accessibility import findings
-from tests.console.browser import Watched, watched_page
+from tests.console.browser import Watched, enter_key, watched_page
 from tests.console.conftest import Console, OpenPage, StartConsole
 from tests.surfaces.conftest import servers
 from tests.waiting import wait_until
@@ -374,14 +374,12 @@ def test_a_refused_key_is_asked_for_and_the_draft_stays(start_console: StartCons
     watched.expect_status(401)
     page = watched.page
     dialog = page.get_by_role("dialog", name="API key")
-    dialog.get_by_label("API key", exact=True).fill(made["key"])
-    dialog.get_by_role("button", name="Use this key").click()
+    enter_key(page, made["key"])
     expect(dialog).to_be_hidden()
     choose_model(page, model)
     console.ask("DELETE", f"/api/keys/{made['id']}")
     say(page, "A long and careful question")
-    dialog.get_by_label("API key", exact=True).fill(console.owner_key)
-    dialog.get_by_role("button", name="Use this key").click()
+    enter_key(page, console.owner_key)
     expect(dialog).to_be_hidden()
     expect(message_field(page)).to_have_value("A long and careful question")
     message_field(page).press("Enter")
@@ -396,8 +394,7 @@ def test_a_refused_key_leaves_the_earlier_answer_where_it_is(start_console: Star
     watched.expect_status(401)
     page = watched.page
     dialog = page.get_by_role("dialog", name="API key")
-    dialog.get_by_label("API key", exact=True).fill(made["key"])
-    dialog.get_by_role("button", name="Use this key").click()
+    enter_key(page, made["key"])
     expect(dialog).to_be_hidden()
     choose_model(page, model)
     say(page, "A question")
@@ -405,8 +402,7 @@ def test_a_refused_key_leaves_the_earlier_answer_where_it_is(start_console: Star
     expect_end(page)
     console.ask("DELETE", f"/api/keys/{made['id']}")
     answers(page).get_by_role("button", name="Answer again").click()
-    dialog.get_by_label("API key", exact=True).fill(console.owner_key)
-    dialog.get_by_role("button", name="Use this key").click()
+    enter_key(page, console.owner_key)
     expect(dialog).to_be_hidden()
     expect(page.get_by_text("The first answer.")).to_be_visible()
     answers(page).get_by_role("button", name="Answer again").click()
@@ -427,8 +423,7 @@ def test_a_conversation_goes_on_with_another_key(start_console: StartConsole, op
         made = console.ask("POST", "/api/keys", json={"name": name, "scopes": ["chat", "read", "run"]})
         if name == "second":
             page.get_by_role("button", name="first").click()
-        dialog.get_by_label("API key", exact=True).fill(made["key"])
-        dialog.get_by_role("button", name="Use this key").click()
+        enter_key(page, made["key"])
         expect(dialog).to_be_hidden()
         if name == "first":
             choose_model(page, model)
@@ -445,9 +440,7 @@ def test_a_key_that_may_not_chat_gets_an_explanation(start_console: StartConsole
     watched = open_page(console, "#/chat")
     watched.expect_status(401, 403)
     page = watched.page
-    dialog = page.get_by_role("dialog", name="API key")
-    dialog.get_by_label("API key", exact=True).fill(made["key"])
-    dialog.get_by_role("button", name="Use this key").click()
+    enter_key(page, made["key"])
     expect(page.get_by_text("This API key may not chat (scope chat).")).to_be_visible()
     expect(message_field(page)).to_be_disabled()
 

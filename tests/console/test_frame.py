@@ -4,6 +4,7 @@ import re
 
 from playwright.sync_api import Page, expect
 
+from tests.console.browser import enter_key
 from tests.console.conftest import Console, OpenPage, StartConsole
 
 
@@ -49,11 +50,9 @@ def test_a_key_is_asked_for_once_and_stays_in_the_tab(start_console: StartConsol
     watched.expect_status(401)
     page = watched.page
     dialog = page.get_by_role("dialog", name="API key")
-    dialog.get_by_label("API key", exact=True).fill("apex_wrong")
-    dialog.get_by_role("button", name="Use this key").click()
+    enter_key(page, "apex_wrong")
     expect(dialog.get_by_text("The server refused this key.")).to_be_visible()
-    dialog.get_by_label("API key", exact=True).fill(console.owner_key)
-    dialog.get_by_role("button", name="Use this key").click()
+    enter_key(page, console.owner_key)
     expect(dialog).to_be_hidden()
     page.reload()
     expect(page.get_by_role("heading", name="Skills", level=1)).to_be_visible()
@@ -83,12 +82,10 @@ def test_a_key_with_characters_that_no_header_takes_is_refused_in_the_dialog(
     watched.expect_status(401)
     page = watched.page
     dialog = page.get_by_role("dialog", name="API key")
-    dialog.get_by_label("API key", exact=True).fill("\u5bc6\u94a5" + console.owner_key)
-    dialog.get_by_role("button", name="Use this key").click()
+    enter_key(page, "\u5bc6\u94a5" + console.owner_key)
     expect(dialog.get_by_text("The server refused this key.")).to_be_visible()
     page.reload()
-    dialog.get_by_label("API key", exact=True).fill(console.owner_key)
-    dialog.get_by_role("button", name="Use this key").click()
+    enter_key(page, console.owner_key)
     expect(page.get_by_role("heading", name="Skills", level=1)).to_be_visible()
 
 

@@ -9,6 +9,7 @@ from playwright.sync_api import Page, expect
 
 from tests.chat.upstream import Step, call
 from tests.console.accessibility import findings
+from tests.console.browser import enter_key
 from tests.console.conftest import Console, OpenPage, StartConsole
 from tests.waiting import wait_until
 
@@ -148,8 +149,7 @@ def test_a_key_without_admin_sees_no_approvals_and_no_log(start_console: StartCo
     watched = open_page(console)
     watched.expect_status(401, 403)
     page = watched.page
-    page.get_by_role("dialog", name="API key").get_by_label("API key", exact=True).fill(key)
-    page.get_by_role("button", name="Use this key").click()
+    enter_key(page, key)
     page.goto(f"{console.url}/#/approvals")
     expect(page.get_by_text("Only a key with the scope admin")).to_be_visible()
     expect(page.get_by_role("link", name="Audit")).to_be_hidden()

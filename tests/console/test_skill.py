@@ -10,6 +10,7 @@ import pytest
 from playwright.sync_api import Locator, Page, expect
 
 from tests.console.accessibility import findings
+from tests.console.browser import enter_key
 from tests.console.conftest import Console, OpenPage, StartConsole
 from tests.making import write_skill
 from tests.sandbox.test_layers import make_wheel
@@ -442,8 +443,7 @@ def test_a_key_that_may_only_read_is_offered_no_changes(start_console: StartCons
     watched = open_page(console)
     watched.expect_status(401)
     page = watched.page
-    page.get_by_role("dialog", name="API key").get_by_label("API key", exact=True).fill(key)
-    page.get_by_role("button", name="Use this key").click()
+    enter_key(page, key)
     expect(page.get_by_role("dialog", name="API key")).to_be_hidden()
     page.goto(f"{console.url}/#/skills/read-skill")
     expect(page.get_by_role("heading", name="read-skill", level=1)).to_be_visible()

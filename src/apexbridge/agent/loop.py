@@ -378,7 +378,7 @@ def _starts_tainted(request: ChatRequest) -> bool:
 
 
 def _reported(approved: list[Outcome]) -> Iterator[Event]:
-    """The events of the calls that the client has approved, and empties the list."""
+    """Yield the events of calls that the client has approved, and take them from the list."""
     while approved:
         yield ToolStarted(call=approved[0].call)
         yield _activity(approved.pop(0))

@@ -67,7 +67,7 @@ export class Draft {
   }
 
   clear(): void {
-    Object.assign(this, structuredClone(EMPTY), { script: this.script });
+    Object.assign(this, structuredClone(EMPTY), { script: this.script, others: this.others });
     this.version += 1;
   }
 

@@ -1,10 +1,9 @@
 /** A page of the list of runs, by the filters of the address, kept current by events. */
 import { api, take, type Schemas } from '../../api/client';
 import { Resource } from '../../api/resource.svelte';
-import { live } from '../../app/live.svelte';
 import { route } from '../../app/router.svelte';
 import { queryOf } from './filters';
-import { gathered } from './gathered';
+import { onEvents } from './gathered.svelte';
 
 export type RunSummary = Schemas['RunSummary'];
 
@@ -15,13 +14,6 @@ export function runsOfAddress(): Resource<Schemas['RunPage']> {
   const page = new Resource((signal) =>
     take(api.GET('/api/executions', { params: { query: JSON.parse(filters) as never }, signal })),
   );
-  $effect(() => {
-    const reload = gathered(page.reload);
-    const off = live.on(['run'], reload.call);
-    return () => {
-      off();
-      reload.stop();
-    };
-  });
+  onEvents(['run'], page.reload);
   return page;
 }

@@ -183,8 +183,8 @@ def replay(detail: RunDetail, texts: Mapping[str, RecordedText]) -> RunLog:
         log.add("state", state)
     if detail.result is not None:
         for name in STREAMS:
-            short = getattr(detail.result, name)
-            for part in texts[name].parts() if name in texts else [short] if short else []:
+            whole = filter(None, [getattr(detail.result, name)])
+            for part in texts[name].parts() if name in texts else whole:
                 log.add("stdout" if name == "stdout" else "stderr", part)
         log.add("state", detail.state)
         log.add("result", detail.result)
