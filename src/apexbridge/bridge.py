@@ -252,7 +252,7 @@ class Bridge:
         )
         self.is_indexed = False
         """Whether the skills that existed at startup are indexed."""
-        self.doctor = Doctor(lambda: diagnose(settings.sandbox))
+        self.doctor = Doctor(lambda: diagnose(settings.sandbox), changed=self._events.doctor_changed)
         self.settings_view = SettingsView(settings)
         self.status = StatusBoard(
             own_version=apexbridge.__version__,

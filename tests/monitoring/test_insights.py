@@ -71,6 +71,8 @@ async def test_runs_and_direct_calls_are_counted_on_their_day(bridge: Bridge, cl
         ("reads", 1, 1.0),
     ]
     assert (most_used["total"], most_used["neverUsed"]) == (2, 1)
+    second = await figures(client, "skills", limit=1, page=2)
+    assert ([one["name"] for one in second["skills"]], second["total"]) == (["reads"], 2)
     assert [one["name"] for one in (await figures(client, "skills", sort="failures"))["skills"]] == ["exits"]
     unused = (await figures(client, "skills", sort="unused"))["skills"]
     assert [(one["name"], one["lastUsedAt"], one["successRate"]) for one in unused] == [("idle", None, None)]
@@ -128,7 +130,9 @@ async def test_searches_are_counted_with_their_results(bridge: Bridge, client: h
     assert max(len(one["query"]) for one in found["searches"]) == 200
     empty = [one["query"] for one in (await figures(client, "searches", found="none"))["searches"]]
     assert ("zzz" in empty, "write a commit message" in empty) == (True, False)
-    assert (await figures(client, "searches", limit=1))["total"] == 3
+    pages = [await figures(client, "searches", limit=2, page=page) for page in (1, 2, 3)]
+    assert [len(page["searches"]) for page in pages] == [2, 1, 0]
+    assert [page["total"] for page in pages] == [3, 3, 3]
 
 
 async def test_only_the_newest_searches_are_stored(bridge: Bridge) -> None:

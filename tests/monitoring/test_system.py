@@ -54,7 +54,8 @@ def test_checks_are_audited_by_name() -> None:
 
 
 # --------------------------------------------------------------------------------------------------------- doctor
-async def test_the_doctor_reports_the_last_check(client: httpx.AsyncClient) -> None:
+async def test_the_doctor_reports_the_last_check(bridge: Bridge, client: httpx.AsyncClient) -> None:
+    begin = bridge.events.feed.newest
     assert await get(client, "/api/doctor") == {"checkedAt": None, "running": False, "report": None}
     checking = asyncio.ensure_future(client.post("/api/doctor"))
 
@@ -68,6 +69,7 @@ async def test_the_doctor_reports_the_last_check(client: httpx.AsyncClient) -> N
     assert made == await get(client, "/api/doctor")
     assert made["report"]["status"] in ("healthy", "degraded", "unavailable")
     assert {finding["guarantee"] for finding in made["report"]["guarantees"]} >= {"fs", "net", "memory"}
+    assert [event.kind for event in bridge.events.feed.after(begin) or []].count("doctor") == 2
 
 
 async def test_a_check_that_fails_can_be_repeated(bridge: Bridge, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -20,8 +20,10 @@ class DoctorReport(WireModel):
 class Doctor:
     """A check starts a sandbox of its own and takes seconds, so none is made without a request."""
 
-    def __init__(self, diagnose: Callable[[], Awaitable[Diagnosis]]) -> None:
+    def __init__(self, diagnose: Callable[[], Awaitable[Diagnosis]], *, changed: Callable[[], None]) -> None:
         self._diagnose = diagnose
+        self._changed = changed
+        """Called when a check begins and when it has ended."""
         self._checked_at: datetime | None = None
         self._report: Diagnosis | None = None
         self._is_running = False
@@ -35,9 +37,11 @@ class Doctor:
         if self._is_running:
             raise ServerError("A check is in progress. Its result is at GET /api/doctor when it ends.", code="BUSY")
         self._is_running = True
+        self._changed()
         try:
             self._report = await self._diagnose()
             self._checked_at = from_ms(now_ms())
         finally:
             self._is_running = False
+            self._changed()
         return self.last

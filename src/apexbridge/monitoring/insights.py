@@ -50,7 +50,7 @@ class SkillFigures(WireModel):
 
 class SkillInsights(WireModel):
     skills: list[SkillFigures]
-    total: int = Field(description="Skills before the limit is applied.")
+    total: int = Field(description="Skills of all pages.")
     never_used: int = Field(description="Installed skills that were never called since calls are counted by day.")
 
 
@@ -125,7 +125,7 @@ class Insights:
             )
         return CallInsights(by=by, since=_date(since), points=points)
 
-    async def skills(self, *, days: int, order: SkillOrder, limit: int) -> SkillInsights:
+    async def skills(self, *, days: int, order: SkillOrder, limit: int, offset: int = 0) -> SkillInsights:
         found = await self._calls.by_skill(today() - days + 1)
         last = await self._calls.last_uses()
         installed = set(await self._installed())
@@ -143,14 +143,14 @@ class Insights:
         return SkillInsights(
             skills=[
                 _skill(name, chosen[name], last_at=last.get(name), is_installed=name in installed)
-                for name in names[:limit]
+                for name in names[offset : offset + limit]
             ],
             total=len(names),
             never_used=sum(name not in last for name in installed),
         )
 
-    async def searches(self, *, days: int, without_results: bool, limit: int) -> SearchInsights:
-        rows, total = await self._searches.list(days=days, without_results=without_results, limit=limit)
+    async def searches(self, *, days: int, without_results: bool, limit: int, offset: int = 0) -> SearchInsights:
+        rows, total = await self._searches.list(days=days, without_results=without_results, limit=limit, offset=offset)
         searches = [
             SearchFigures(query=row.query, count=row.count, last_at=from_ms(row.last_at), results=row.results)
             for row in rows

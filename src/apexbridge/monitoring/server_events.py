@@ -113,6 +113,9 @@ class ServerEvents:
     def keys_changed(self) -> None:
         self._feed.publish("keys")
 
+    def doctor_changed(self) -> None:
+        self._feed.publish("doctor")
+
     # ------------------------------------------------------------------------------------------------------ approvals
     @property
     def pending_approvals(self) -> int:

@@ -272,6 +272,8 @@ class BulkResult(WireModel):
     name: str
     success: bool
     error: BulkError | None = None
+    restorable: bool = False
+    """Whether it was uninstalled and can be restored."""
 
 
 class BulkReport(WireModel):

@@ -45,7 +45,9 @@ class SearchRecords:
         self._pending[text] = SearchRow(query=text, count=count, last_at=now_ms(), results=results)
         self._behind.schedule()
 
-    async def list(self, *, days: int, without_results: bool, limit: int) -> tuple[list[SearchRow], int]:
+    async def list(
+        self, *, days: int, without_results: bool, limit: int, offset: int = 0
+    ) -> tuple[list[SearchRow], int]:
         """The searches of the last days, the most frequent first, and how many there are."""
         await self._flush()
         rows, total = await self._database.page(
@@ -53,7 +55,7 @@ class SearchRecords:
             f"searches WHERE last_at >= ?{' AND results = 0' if without_results else ''}",
             (now_ms() - days * MS_PER_DAY,),
             order="count DESC, last_at DESC, query",
-            offset=0,
+            offset=offset,
             limit=limit,
         )
         return [

@@ -37,6 +37,7 @@ const SEQUENCE =
   // eslint-disable-next-line no-control-regex
   /\u001b\[([0-9;:?<=>]*)[ -/]*([@-~]?)|\u001b[\]PX^_][^\u0007\u001b]*(?:\u0007|\u001b\\)?|\u001b[ -/]*[0-~]?|\u009b([0-9;:?<=>]*)[ -/]*([@-~]?)/g;
 const MAX_PARAMETERS = 32;
+const RESET = '\u001b[0m';
 
 /** Split a text at its escape sequences. Returns the parts with their classes, and the style after the text. */
 export function parse(text: string, before: Style): { runs: Run[]; style: Style } {
@@ -61,17 +62,28 @@ export function parse(text: string, before: Style): { runs: Run[]; style: Style 
   return { runs, style };
 }
 
+/** A text as it is shown, without its colours. */
+export function shownText(text: string): string {
+  return (hasSequence(text) ? text.replace(SEQUENCE, '') : text).replace(HIDDEN, picture);
+}
+
 /** The style after a text. */
 export function styleAfter(text: string, before: Style): Style {
-  if (!text.includes('\u001b') && !text.includes('\u009b')) return before;
-  let style = before;
-  for (const found of text.matchAll(SEQUENCE)) {
+  if (!hasSequence(text)) return before;
+  const reset = text.lastIndexOf(RESET);
+  let style = reset === -1 ? before : PLAIN;
+  for (const found of text.slice(Math.max(0, reset)).matchAll(SEQUENCE)) {
     if (found[2] === 'm' || found[4] === 'm') style = changed(style, found[1] ?? found[3] ?? '');
   }
   return style;
 }
 
+function hasSequence(text: string): boolean {
+  return text.includes('\u001b') || text.includes('\u009b');
+}
+
 function changed(before: Style, parameters: string): Style {
+  if (parameters === '0' || parameters === '') return PLAIN;
   const codes = parameters.split(/[;:]/, MAX_PARAMETERS).map(Number);
   let style = { ...before };
   for (let index = 0; index < codes.length; index += 1) {

@@ -1,12 +1,12 @@
 /** Lines as rows of equal height, so that only the rows in sight have to be drawn. */
-import { parse, PLAIN, type Run } from './ansi';
+import { parse, shownText, type Run } from './ansi';
 import type { Line } from './lines';
 
 /** A line is cut here until the user asks for all of it. */
 export const CUT_CHARACTERS = 4000;
 const TAB = 8;
-// eslint-disable-next-line no-control-regex
-const SIMPLE = /^[\u0020-\u007e]*$/;
+/** Every character takes one column. */
+const SIMPLE = /^[\u0020-\u02ff]*$/;
 
 /** What a character takes: `wide` is the width of a Chinese character, in columns of a Latin one. */
 export interface Columns {
@@ -14,16 +14,12 @@ export interface Columns {
   wide: number;
 }
 
-interface Parsed {
-  text: string;
-  runs: Run[];
-}
-
 interface Measured {
   length: number;
   isWhole: boolean;
   columns: Columns;
-  parsed: Parsed | null;
+  /** Its text with colours, once it has been drawn. */
+  runs?: Run[];
   /** Where each row starts; null for a simple text, where every row has the same number of characters. */
   starts: number[] | null;
   rows: number;
@@ -63,12 +59,12 @@ export class Layout {
   /** The parts of some rows of a line. */
   rows(line: Line, from: number, to: number): Run[][] {
     const measured = this.#measure(line);
-    const parsed = measured.parsed ?? { text: line.text, runs: parse(line.text, line.style).runs };
+    const runs = (measured.runs ??= expandTabs(parse(this.#raw(line), line.style).runs));
     const startOf = (row: number): number =>
-      measured.starts === null ? row * this.#columns.count : (measured.starts[row] ?? parsed.text.length);
+      measured.starts === null ? row * this.#columns.count : (measured.starts[row] ?? Infinity);
     const rows: Run[][] = [];
     for (let row = from; row < Math.min(to, measured.rows); row += 1) {
-      rows.push(slice(parsed.runs, startOf(row), Math.min(startOf(row + 1), parsed.text.length)));
+      rows.push(slice(runs, startOf(row), startOf(row + 1)));
     }
     return rows;
   }
@@ -79,21 +75,17 @@ export class Layout {
     if (known?.length === line.text.length && known.isWhole === isWhole && known.columns === this.#columns) {
       return known;
     }
-    const raw = isWhole ? line.text : line.text.slice(0, cutAt(line.text, CUT_CHARACTERS));
-    let measured: Measured;
-    const common = { length: line.text.length, isWhole, columns: this.#columns };
-    if (SIMPLE.test(raw)) {
-      const parsed = isWhole && line.style === PLAIN ? null : { text: raw, runs: parse(raw, line.style).runs };
-      const rows = Math.max(1, Math.ceil(raw.length / this.#columns.count));
-      measured = { ...common, parsed, starts: null, rows };
-    } else {
-      const runs = expandTabs(parse(raw, line.style).runs);
-      const text = runs.map((run) => run.text).join('');
-      const starts = wrap(text, this.#columns);
-      measured = { ...common, parsed: { text, runs }, starts, rows: starts.length };
-    }
+    const [shown] = expandTabs([{ text: shownText(this.#raw(line)), classes: '' }]);
+    const starts = SIMPLE.test(shown!.text) ? null : wrap(shown!.text, this.#columns);
+    const rows = starts?.length ?? Math.max(1, Math.ceil(shown!.text.length / this.#columns.count));
+    const measured = { length: line.text.length, isWhole, columns: this.#columns, starts, rows };
     this.#measured.set(line, measured);
     return measured;
+  }
+
+  /** Its text, or the part of it that is shown. */
+  #raw(line: Line): string {
+    return this.isCut(line) ? line.text.slice(0, cutAt(line.text, CUT_CHARACTERS)) : line.text;
   }
 }
 

@@ -1,6 +1,6 @@
 import { describe, expect, it } from 'vitest';
 
-import { parse, PLAIN, styleAfter } from './ansi';
+import { parse, PLAIN, styleAfter, type Run } from './ansi';
 import { CUT_CHARACTERS, Layout, wrap } from './layout';
 import { LineRing } from './lines';
 
@@ -103,9 +103,10 @@ describe('rows', () => {
     ring.add('stdout', text);
     return ring.lines[0]!;
   };
+  const textOf = (runs: Run[]) => runs.map((run) => run.text).join('');
   const rowsOf = (layout: Layout, text: string) => {
     const line = lineOf(text);
-    return layout.rows(line, 0, layout.rowsOf(line)).map((runs) => runs.map((run) => run.text).join(''));
+    return layout.rows(line, 0, layout.rowsOf(line)).map(textOf);
   };
 
   it('hold as many characters as there are columns', () => {
@@ -116,6 +117,23 @@ describe('rows', () => {
     expect(rowsOf(layout, 'a\tb')).toEqual(['a       b']);
     expect(rowsOf(layout, `${ESC}[31m0123456789${ESC}[32mabc`)).toEqual(['0123456789', 'abc']);
     expect(rowsOf(layout, '\n')).toEqual(['']);
+  });
+
+  it('are as many as are drawn, whatever the text', () => {
+    const layout = new Layout();
+    layout.columns = { count: 10, wide: 2 };
+    const texts = [
+      `${ESC}[31mred${ESC}[0m\tand ${ESC}[1;4mbold${ESC}[m 中文中文 é`,
+      `${ESC}]0;title\u0007shown${ESC}[2K${ESC}[`,
+      'a\u0000b\u202ec\u200b'.repeat(9),
+      `${ESC}[38;5;200m${'x\t'.repeat(7)}😀`,
+    ];
+    for (const text of texts) {
+      const rows = rowsOf(layout, text);
+      expect(rows.join('')).toBe(layout.rows(lineOf(text), 0, 1000).map(textOf).join(''));
+      for (const row of rows.slice(0, -1)) expect(wrap(row, layout.columns)).toEqual([0]);
+      expect(rows.length).toBe(layout.rowsOf(lineOf(text)));
+    }
   });
 
   it('never split a character', () => {

@@ -1,9 +1,9 @@
 /** A page of the list of runs, by the filters of the address, kept current by events. */
 import { api, take, type Schemas } from '../../api/client';
 import { Resource } from '../../api/resource.svelte';
+import { onEvents } from '../../app/events.svelte';
 import { route } from '../../app/router.svelte';
 import { queryOf } from './filters';
-import { onEvents } from './gathered.svelte';
 
 export type RunSummary = Schemas['RunSummary'];
 

@@ -22,10 +22,10 @@ export async function restoreAll(names: readonly string[]): Promise<BulkResult[]
   for (const name of names) {
     try {
       await take(api.POST('/api/skills/{name}/restore', { params: { path: { name } } }));
-      results.push({ name, success: true, error: null });
+      results.push({ name, success: true, error: null, restorable: false });
     } catch (error) {
       const { code, message } = asApiError(error);
-      results.push({ name, success: false, error: { code, message } });
+      results.push({ name, success: false, error: { code, message }, restorable: false });
     }
   }
   return results;

@@ -1,12 +1,12 @@
 /** The server's state, shared by the parts of this view. */
 import { api, take } from '../../api/client';
 import { Resource } from '../../api/resource.svelte';
-import { live } from '../../app/live.svelte';
+import { onEvents } from '../../app/events.svelte';
 
 export class Status extends Resource<Awaited<ReturnType<typeof load>>> {
   constructor() {
     super(load);
-    $effect(() => live.on(['mcp', 'skills'], this.reload));
+    onEvents(['mcp', 'skills'], this.reload, 2000);
   }
 }
 

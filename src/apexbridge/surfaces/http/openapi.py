@@ -106,7 +106,10 @@ def _complete(document: Json, *, keys_required: bool) -> None:
     events = document["paths"]["/api/events"]["get"]["responses"]["200"]
     events["content"] = {
         "text/event-stream": {
-            "schema": {"type": "string", "description": "Events; `reset` and `keys` have an empty object as data."},
+            "schema": {
+                "type": "string",
+                "description": "Events; `reset`, `keys` and `doctor` have an empty object as data.",
+            },
             "x-event-schemas": {kind: {"$ref": _COMPONENTS + shape.__name__} for kind, shape in _SERVER_EVENTS.items()},
         }
     }

@@ -1,10 +1,19 @@
-/** An install of packages with the lines of its installer. */
+/** An install of packages with the lines of its installer. It goes on while other parts of the page are shown. */
 import { check, send } from '../../../api/client';
 import { asApiError, errorFrom, isAbort, type ApiError } from '../../../api/errors';
 import { readEvents } from '../../../api/sse';
 
 /** Older lines are dropped. */
 const MAX_LINES = 1000;
+
+const installs = new Map<string, PackageInstall>();
+
+/** The install of a skill's packages: the one that runs, or the last one. */
+export function installOf(skill: string): PackageInstall {
+  let install = installs.get(skill);
+  if (install === undefined) installs.set(skill, (install = new PackageInstall()));
+  return install;
+}
 
 export class PackageInstall {
   lines = $state.raw<string[]>([]);

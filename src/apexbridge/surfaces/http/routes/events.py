@@ -38,5 +38,5 @@ async def follow_events(
     caller: Caller,
     last_event_id: Annotated[str | None, Header(description="Resume after this event.")] = None,
 ) -> StreamingResponse:
-    """Stream what changes on the server as server-sent events: runs, approvals, skills, MCP servers, keys."""
+    """Stream what changes on the server as server-sent events: runs, approvals, skills, MCP servers, keys, checks."""
     return _EventStream(bridge.events.follow(caller, last_event_id), bridge.events.feed, caller)

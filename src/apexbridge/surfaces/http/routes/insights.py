@@ -13,7 +13,7 @@ from apexbridge.monitoring.insights import (
     TokenInsights,
 )
 from apexbridge.storage.call_days import KEEP_DAYS
-from apexbridge.surfaces.http.deps import DEFAULT_LIMIT, PageLimit, ServedBridge
+from apexbridge.surfaces.http.deps import DEFAULT_LIMIT, PageLimit, PageNumber, ServedBridge
 
 DEFAULT_DAYS = 30
 MAX_NAME_CHARACTERS = 300
@@ -38,10 +38,11 @@ async def skill_insights(
     bridge: ServedBridge,
     days: Days = DEFAULT_DAYS,
     sort: Annotated[SkillOrder, Query(description="calls, failures, slowest, or unused.")] = "calls",
+    page: PageNumber = 1,
     limit: PageLimit = DEFAULT_LIMIT,
 ) -> SkillInsights:
     """Compare the calls of the skills: the most used, failing, slowest, or unused first."""
-    return await bridge.insights.skills(days=days, order=sort, limit=limit)
+    return await bridge.insights.skills(days=days, order=sort, limit=limit, offset=(page - 1) * limit)
 
 
 @router.get("/searches")
@@ -49,10 +50,13 @@ async def search_insights(
     bridge: ServedBridge,
     days: Days = DEFAULT_DAYS,
     found: Annotated[Literal["none", "all"], Query(description="none: only searches without results.")] = "all",
+    page: PageNumber = 1,
     limit: PageLimit = DEFAULT_LIMIT,
 ) -> SearchInsights:
     """List what was searched for, the most frequent first."""
-    return await bridge.insights.searches(days=days, without_results=found == "none", limit=limit)
+    return await bridge.insights.searches(
+        days=days, without_results=found == "none", limit=limit, offset=(page - 1) * limit
+    )
 
 
 @router.get("/tokens")

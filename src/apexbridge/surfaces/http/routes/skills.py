@@ -491,10 +491,11 @@ async def change_many(
     note(request, detail=f"{body.action} {len(body.names)}")
     results = []
     for name in dict.fromkeys(body.names):
-        before, error = bridge.content_hash(name), None
+        before, error, is_restorable = bridge.content_hash(name), None, False
         try:
             if body.action == "uninstall":
-                await skills.uninstall_skill(name)
+                removed = await skills.uninstall_skill(name)
+                is_restorable = removed.hidden or removed.restorable_until is not None
             else:
                 await skills.set_enabled(name, body.action == "enable")
         except ApexBridgeError as refusal:
@@ -509,7 +510,7 @@ async def change_many(
         )
         await run_to_completion(bridge.audit.append(act))
         problem = BulkError(code=error.code, message=error.message) if error else None
-        results.append(BulkResult(name=name, success=error is None, error=problem))
+        results.append(BulkResult(name=name, success=error is None, error=problem, restorable=is_restorable))
     return BulkReport(results=results)
 
 
