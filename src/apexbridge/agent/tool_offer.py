@@ -262,7 +262,8 @@ class DeferredTools:
             self._words = {name: _words(tool, limit) for name, tool in self._tools.items()}
         known = {name: words for name, words in self._words.items() if name in self._tools}
         spread = Counter(word for words in known.values() for word in words)
-        searched = {*tokens(query), *translated(query)}
+        by_glossary, by_dictionary = translated(query)
+        searched = {*tokens(query), *by_glossary, *by_dictionary}
         scores = {
             name: sum(math.log(1 + len(known) / spread[word]) for word in words & searched)
             for name, words in known.items()

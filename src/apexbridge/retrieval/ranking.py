@@ -18,8 +18,8 @@ from apexbridge.retrieval.text import has_cjk, tokens, translated
 from apexbridge.retrieval.usage import PastUse
 
 DENSE_WEIGHT = 0.7
-ENGLISH_SHARE, GIST_SHARE = 0.6, 0.3
-"""Share of the dense weight of the English model, if it read the request or a few translated words of it."""
+GIST_SHARE = 0.5
+"""Share of the dense weight of the English models, if they read a translation of the request, word by word."""
 CLAUSE_WEIGHT, CLAUSE_WEIGHT_CJK = 0.1, 0.35
 LEXICAL_WEIGHT, MAX_LEXICAL_WEIGHT = 0.3, 0.7
 LEXICAL_GROWTH, LEXICAL_GROWTH_FROM = 0.4, 4000
@@ -45,12 +45,22 @@ class Request:
     words: list[str] = field(default_factory=list)
     translated: list[str] = field(default_factory=list)
     """Its tokens in the other language."""
+    by_dictionary: list[str] = field(default_factory=list)
+    """More of them, from a general dictionary."""
     past: Mapping[str, PastUse] = field(default_factory=dict)
     """Past use by skill."""
 
     @classmethod
     def of(cls, text: str, vectors: RequestVectors | None, past: Mapping[str, PastUse] | None = None) -> "Request":
-        return cls(text=text, vectors=vectors, words=tokens(text), translated=translated(text), past=past or {})
+        known, others = translated(text)
+        return cls(
+            text=text,
+            vectors=vectors,
+            words=tokens(text),
+            translated=known,
+            by_dictionary=others,
+            past=past or {},
+        )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -81,7 +91,7 @@ def rank(
     """The best candidates, best first. The caller holds the index's lock."""
     if not len(memory):
         return []
-    request = _drop_needless_translation(memory, request)
+    request = _with_needed_translation(memory, request)
     score, likeness, words = _scores(memory, models, request, lexical=lexical)
     if allowed is not None:
         score = np.where(allowed, score, -np.inf)
@@ -95,7 +105,7 @@ def rank_of_slot(memory: VectorIndex, models: Sequence[Model], request: Request,
 
 def scores_of_all(memory: VectorIndex, models: Sequence[Model], request: Request) -> Floats:
     """The score of each slot. The caller holds the index's lock."""
-    return _scores(memory, models, _drop_needless_translation(memory, request), lexical=True)[0]
+    return _scores(memory, models, _with_needed_translation(memory, request), lexical=True)[0]
 
 
 def best_of(score: Floats, among: NDArray[np.bool_], count: int) -> list[int]:
@@ -104,14 +114,18 @@ def best_of(score: Floats, among: NDArray[np.bool_], count: int) -> list[int]:
     return [slot for slot in _top(chosen, count) if among[slot]]
 
 
-def _drop_needless_translation(memory: VectorIndex, request: Request) -> Request:
-    """Drop the Chinese translation of an English request whose words the library has.
+def _with_needed_translation(memory: VectorIndex, request: Request) -> Request:
+    """The request with as much of its translation as this library needs.
 
-    A Chinese request keeps its translation: skills described in Chinese mostly have English names.
+    An English request whose words the library has needs none. A Chinese request keeps that of the glossary, because
+    skills described in Chinese mostly have English names; the dictionary serves a library that is not Chinese.
     """
-    if has_cjk(request.text) or memory.keywords.coverage(request.words) < KNOWN_WELL:
+    known = memory.keywords.coverage(request.words)
+    if not has_cjk(request.text):
+        return request if known < KNOWN_WELL else replace(request, translated=[])
+    if known >= KNOWN_ENOUGH:
         return request
-    return replace(request, translated=[])
+    return replace(request, translated=[*request.translated, *request.by_dictionary])
 
 
 def _scores(
@@ -149,11 +163,12 @@ def _meaning(memory: VectorIndex, models: Sequence[Model], request: Request) -> 
 
 def _model_weights(models: Sequence[Model], vectors: RequestVectors) -> list[float]:
     """The dense weight, divided among the models that read the request."""
-    english = 0.0
-    for model, own in zip(models, vectors, strict=True):
-        if model.english_only and own is not None:
-            english = GIST_SHARE if own.is_gist else ENGLISH_SHARE
-    return [DENSE_WEIGHT * (english if model.english_only else 1 - english) for model in models]
+    weights = np.array([0.0 if own is None else model.weight for model, own in zip(models, vectors, strict=True)])
+    is_gist = np.array([own is not None and own.is_gist for own in vectors])
+    if is_gist.any() and weights[~is_gist].any():
+        weights[is_gist] *= GIST_SHARE / weights[is_gist].sum()
+        weights[~is_gist] *= (1 - GIST_SHARE) / weights[~is_gist].sum()
+    return list(DENSE_WEIGHT * weights / max(weights.sum(), MIN_SPREAD))
 
 
 def _lexical_weight(memory: VectorIndex, request: Request) -> float:

@@ -6,9 +6,10 @@ import unicodedata
 from collections import Counter
 from functools import cache, lru_cache
 from importlib.resources import files
-from typing import Any, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 from apexbridge._text import CJK_RANGES, normalized
+from apexbridge.retrieval.dictionary import MAX_TERM_CHARACTERS, meanings
 
 MAX_CLAUSES = 6
 MAX_MARKS = 30
@@ -29,6 +30,14 @@ STOP_WORDS = frozenset({
     "to", "use", "used", "user", "users", "using", "want", "wants", "we", "what", "when", "which", "with", "would",
     "you", "your",
 })
+CHINESE_STOP_WORDS = frozenset({
+    "一个", "一些", "一下", "为我", "之后", "之前", "什么", "今天", "他的", "以便", "以及", "以后", "你们", "你的",
+    "使用", "关于", "其他", "其他的", "再次", "给我", "可以", "可能", "哪些", "哪个", "哪里", "多少", "如何", "如果",
+    "已经", "希望", "帮助", "帮忙", "帮我", "帮我们", "怎么", "怎么样", "想要", "想知道", "我们", "我想", "我的",
+    "我要", "所有", "提供", "时候", "明天", "是否", "有关", "有没有", "根据", "然后", "现在", "的话", "知道", "确保",
+    "能够", "能否", "自己", "谢谢", "请帮", "请问", "起来", "这个", "这些", "进行", "通过", "那个", "那些", "还有",
+    "还是", "这里", "那里", "需要", "麻烦",
+})
 GENERIC_WORDS = frozenset({
     "about", "across", "after", "agent", "all", "also", "and", "any", "app", "ask", "asks", "assistant", "based",
     "before", "best", "between", "build", "claude", "com", "common", "complete", "comprehensive", "create", "creates",
@@ -45,6 +54,8 @@ GENERIC_WORDS = frozenset({
 
 _CAMEL = re.compile(r"(?<=[a-z0-9])(?=[A-Z])|(?<=[A-Z])(?=[A-Z][a-z])")
 _CJK_CHARACTER = re.compile(f"[{CJK_RANGES}]")
+_CONTRACTION = re.compile(r"(?<=[a-z])(?:(?<!\bca)n['’]t|(?<=\bcan)['’]t|['’](?:s|re|ve|ll|d|m))\b", re.IGNORECASE)
+"""The end of `what's`, `don't`, `we're`: no word of its own."""
 _WORD = re.compile(rf"[{CJK_RANGES}]+|[^\W_{CJK_RANGES}]+")
 _CUT = re.compile(
     # Without the lookbehind, a run of spaces would be scanned again from each of them.
@@ -52,6 +63,7 @@ _CUT = re.compile(
     r"|然后|并且|并|再|同时|接着|以及|还有|另外|最后|之后",
     re.IGNORECASE,
 )
+_LATIN_WORD = re.compile(r"[A-Za-z0-9][A-Za-z0-9.+#-]*")
 _INVISIBLE = {"Cc", "Cf", "Cs", "Co", "Cn"}
 _stemming = threading.Lock()
 """Stemmers are not thread-safe: one stores its current word."""
@@ -85,7 +97,7 @@ def name_words(name: str) -> str:
 
 def plain_words(text: str) -> list[str]:
     """The words in lower case; a run of CJK characters counts as one."""
-    return [word.lower() for word in _WORD.findall(_CAMEL.sub(" ", text))]
+    return [word.lower() for word in _WORD.findall(_CAMEL.sub(" ", _CONTRACTION.sub("", text)))]
 
 
 def word_count(text: str) -> float:
@@ -110,11 +122,10 @@ def tokens(text: str) -> list[str]:
 
 
 def words_by_token(text: str) -> dict[str, str]:
-    """The words of a request by token, and for Chinese the words of the glossary. Without CJK words."""
-    glossary = _glossary()
+    """The words of a request by token, and for Chinese their translations. Without CJK words."""
     found = plain_words(text)
-    if has_cjk(text):
-        found += [word for match in glossary.terms.finditer(text) for word in glossary.gist_of[match.group()]]
+    for part in _parts(text) if has_cjk(text) else ():
+        found += plain_words(" ".join(part.english))
     words: dict[str, str] = {}
     for word in found:
         if not has_cjk(word):
@@ -153,51 +164,93 @@ def _specific_words(text: str) -> list[str]:
     ]
 
 
-def translated(text: str) -> list[str]:
-    """Keyword tokens of a request in the other language, for the words that the glossary has."""
-    glossary = _glossary()
-    if has_cjk(text):
-        found = (token for match in glossary.terms.finditer(text) for token in glossary.english_of[match.group()])
-    else:
-        found = (token for word in tokens(text) for token in glossary.chinese_of.get(word, ()))
-    return list(dict.fromkeys(found))
+class Translated(NamedTuple):
+    """Keyword tokens of a request in the other language."""
+
+    by_glossary: list[str]
+    """Of the words that skills are about."""
+    by_dictionary: list[str]
+    """Of all other Chinese words. They have many meanings, so they serve only skills in English."""
+
+
+def translated(text: str) -> Translated:
+    """The request in the other language."""
+    if not has_cjk(text):
+        chinese_of = _glossary().chinese_of
+        return Translated(list(dict.fromkeys(token for word in tokens(text) for token in chinese_of.get(word, ()))), [])
+    by_glossary, by_dictionary = dict[str, None](), dict[str, None]()
+    for part in _parts(text):
+        if part.source is not None:
+            found = by_glossary if part.source == "glossary" else by_dictionary
+            found.update(dict.fromkeys(tokens(" ".join(part.english))))
+    return Translated(list(by_glossary), [token for token in by_dictionary if token not in by_glossary])
 
 
 def english_gist(text: str) -> str | None:
-    """A Chinese request as a few English words; None if the glossary has too few of its words."""
-    glossary = _glossary()
-    found = [glossary.gist_of[match.group()] for match in glossary.terms.finditer(text)]
-    words = found[0][:MIN_GIST_WORDS] if len(found) == 1 else [first for first, *_ in found]
+    """A Chinese request as English words, in its order; None if too few of its words are known."""
+    parts = _parts(text)
+    words = parts[0].english[:MIN_GIST_WORDS] if len(parts) == 1 else [part.english[0] for part in parts]
     return " ".join(words) if len(words) >= MIN_GIST_WORDS else None
+
+
+class _Part(NamedTuple):
+    """A word of a Chinese request in English."""
+
+    english: list[str]
+    """The best first."""
+    source: Literal["glossary", "dictionary"] | None
+    """None if the word is English."""
+
+
+@lru_cache(maxsize=1000)
+def _parts(text: str) -> list[_Part]:
+    """The words of a Chinese request that are English or can be translated: the longest known terms, from the left."""
+    glossary = _glossary()
+    found: list[_Part] = []
+    position = 0
+    while position < len(text):
+        if latin := _LATIN_WORD.match(text, position):
+            found.append(_Part([latin[0].lower()], None))
+            position = latin.end()
+            continue
+        for end in range(min(len(text), position + MAX_TERM_CHARACTERS), position + 1, -1):
+            term = text[position:end]
+            if term in glossary.gist_of:
+                found.append(_Part(glossary.gist_of[term], "glossary"))
+            elif term in CHINESE_STOP_WORDS:
+                pass
+            elif known := meanings(term):
+                found.append(_Part(known, "dictionary"))
+            else:
+                continue
+            position = end
+            break
+        else:
+            position += 1
+    return found
 
 
 class _Glossary(NamedTuple):
     """Chinese and English words for the same thing, so that a request matches skills in the other language too."""
 
-    english_of: dict[str, list[str]]
-    """Tokens by Chinese term."""
     gist_of: dict[str, list[str]]
     """English words by Chinese term, best first."""
     chinese_of: dict[str, list[str]]
     """Tokens by English stem."""
-    terms: re.Pattern[str]
-    """Any Chinese term, the longest first."""
 
 
 @cache
 def _glossary() -> _Glossary:
-    english_of, gist_of, chinese_of = dict[str, list[str]](), dict[str, list[str]](), dict[str, list[str]]()
+    gist_of, chinese_of = dict[str, list[str]](), dict[str, list[str]]()
     for line in files("apexbridge.retrieval").joinpath("glossary.txt").read_text("utf-8").splitlines():
         words = line.split() if not line.startswith("#") else []
         english = [word for word in words if not has_cjk(word)]
         stems = tokens(" ".join(english))
         for term in filter(has_cjk, words):
-            english_of.setdefault(term, []).extend(stems)
-            gist_of.setdefault(term, english)
+            gist_of[term] = list(dict.fromkeys([*gist_of.get(term, []), *english]))
             for stem in stems:
                 chinese_of.setdefault(stem, []).extend(tokens(term))
-    terms = re.compile("|".join(sorted(map(re.escape, english_of), key=len, reverse=True)))
-    return _Glossary(english_of, gist_of, chinese_of, terms)
+    return _Glossary(gist_of, chinese_of)
 
 
 @lru_cache(maxsize=50_000)

@@ -33,6 +33,7 @@ class MultilingualModel:
     id = "use-multilingual-v3"
     dimensions = 512
     english_only = False
+    weight = 1.0
 
     def __init__(self) -> None:
         self._backend = _once(_load_multilingual)
@@ -52,6 +53,7 @@ class EnglishModel:
     id = "minilm-l6-v2"
     dimensions = 384
     english_only = True
+    weight = 1.5
 
     def __init__(self, files: Path) -> None:
         self._loaded = _once(lambda: _load_english(files))

@@ -56,6 +56,7 @@ class EndpointModel:
     """A remote model. The length of its vectors is known from its first response."""
 
     english_only = False
+    weight = 1.0
 
     def __init__(self, *, base_url: str, model: str, api_key: str | None, dimensions: int = 0) -> None:
         self.id = f"openai:{model}"

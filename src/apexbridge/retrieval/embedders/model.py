@@ -37,6 +37,10 @@ class Model(Protocol):
     @property
     def english_only(self) -> bool: ...
 
+    @property
+    def weight(self) -> float:
+        """Its weight in the ranking, relative to the other models that read a request."""
+
     def scale(self) -> Scale: ...
 
     def embed(self, texts: Sequence[str]) -> Floats:
