@@ -3,6 +3,7 @@
 import io
 import os
 import re
+import shutil
 import zipfile
 from pathlib import Path
 
@@ -10,10 +11,11 @@ import pytest
 from playwright.sync_api import Locator, Page, expect
 
 from tests.console.accessibility import findings
-from tests.console.browser import enter_key
+from tests.console.browser import Watched, enter_key
 from tests.console.conftest import Console, OpenPage, StartConsole
 from tests.making import write_skill
 from tests.sandbox.test_layers import make_wheel
+from tests.skills.source_server import SourceRepository
 
 HOSTILE = "<script>document.title = 'taken'</script><img src=x onerror=alert(1)> \u202egnp.exe"
 PIXEL = bytes.fromhex(
@@ -150,6 +152,79 @@ def test_a_skill_that_somebody_else_removes_keeps_what_was_typed(console: Consol
     page.get_by_role("button", name="Restore it").click()
     expect(page.get_by_role("textbox", name="Description")).to_have_value("A long text that took an hour.")
     expect(page.get_by_role("button", name="Save")).to_be_enabled()
+
+
+# --------------------------------------------------------------------------------------------------------- updates
+@pytest.fixture
+def repository(tmp_path: Path) -> SourceRepository:
+    """The source of the skill "sourced"."""
+    made = SourceRepository(tmp_path / "upstream")
+    made.commit_skill("sourced", description="The first.")
+    made.commit({"skills/sourced/scripts/execute.py": "print(1)\n", "skills/sourced/old.md": "old\n"})
+    return made
+
+
+@pytest.fixture
+def sourced(start_console: StartConsole, open_page: OpenPage, repository: SourceRepository) -> tuple[Console, Watched]:
+    """A skill that was installed from files of the server. Only the owner of the server may read those."""
+    console = start_console(APEX_API_KEYS_REQUIRED="true")
+    console.ask("POST", "/api/skills/install", json={"source": f"{repository.url}#skills/sourced"})
+    watched = open_page(console)
+    watched.expect_status(401)
+    enter_key(watched.page, console.owner_key)
+    expect(watched.page.get_by_role("dialog", name="API key")).to_be_hidden()
+    watched.page.goto(f"{console.url}/#/skills/sourced")
+    return console, watched
+
+
+def open_update(page: Page) -> Locator:
+    page.get_by_role("button", name="More acts").click()
+    page.get_by_role("menuitem", name="Update from its source").click()
+    return page.get_by_role("dialog", name="Update sourced")
+
+
+def test_an_update_shows_what_changed_in_the_source_and_installs_it(
+    sourced: tuple[Console, Watched], repository: SourceRepository
+) -> None:
+    console, watched = sourced
+    page = watched.page
+    before = console.ask("GET", "/api/skills/sourced")["origin"]["commit"]
+    dialog = open_update(page)
+    expect(dialog.get_by_text("It is up to date.")).to_be_visible()
+    expect(dialog.get_by_role("button", name="Install the update")).to_have_count(0)
+    dialog.get_by_role("button", name="Close").last.click()
+    expect(dialog).to_be_hidden()
+
+    repository.commit_skill("sourced", description="The second.", permissions=["net:example.com:443"])
+    changed = {"scripts/execute.py": "print(2)\n", "new.md": "new\n", "old.md": None}
+    after = repository.commit({f"skills/sourced/{path}": text for path, text in changed.items()})
+    open_update(page)
+    expect(dialog.get_by_text(f"{before[:12]} → {after[:12]}")).to_be_visible()
+    for line in ("+ new.md", "~ SKILL.md", "~ scripts/execute.py", "− old.md"):
+        expect(dialog.get_by_role("listitem").filter(has_text=line)).to_have_count(1)
+    expect(dialog.get_by_text("The second.")).to_be_visible()
+    expect(dialog.get_by_text("net:example.com:443")).to_be_visible()
+    assert findings(page) == []
+    assert console.ask("GET", "/api/skills/sourced")["description"] == "The first."
+    dialog.get_by_role("button", name="Install the update").click()
+    expect(dialog).to_be_hidden()
+    expect(page.get_by_text("The second.").first).to_be_visible()
+    assert console.ask("GET", "/api/skills/sourced")["origin"]["commit"] == after
+
+
+def test_an_update_from_a_source_that_is_gone_says_why(
+    sourced: tuple[Console, Watched], repository: SourceRepository, tmp_path: Path
+) -> None:
+    _, watched = sourced
+    watched.expect_status(404, 422, 502)
+    shutil.move(repository.folder, tmp_path / "elsewhere")
+    dialog = open_update(watched.page)
+    expect(dialog.get_by_role("alert")).not_to_be_empty()
+    expect(dialog.get_by_role("button", name="Install the update")).to_have_count(0)
+    shutil.move(tmp_path / "elsewhere", repository.folder)
+    dialog.get_by_role("button", name="Try again").click()
+    expect(dialog.get_by_text("It is up to date.")).to_be_visible()
+    expect(dialog.get_by_role("alert")).to_have_count(0)
 
 
 # ----------------------------------------------------------------------------------------------------------- files
