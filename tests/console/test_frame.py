@@ -7,6 +7,13 @@ from playwright.sync_api import Page, expect
 from tests.console.browser import enter_key
 from tests.console.conftest import Console, OpenPage, StartConsole
 
+_IS_ON_TOP = """
+(element) => {
+  const {x, y, width, height} = element.getBoundingClientRect();
+  return element.contains(document.elementFromPoint(x + width / 2, y + height / 2));
+}
+"""
+
 
 def test_the_first_view_is_the_skills(page: Page) -> None:
     expect(page.get_by_role("heading", name="Skills", level=1)).to_be_visible()
@@ -87,6 +94,38 @@ def test_a_key_with_characters_that_no_header_takes_is_refused_in_the_dialog(
     page.reload()
     enter_key(page, console.owner_key)
     expect(page.get_by_role("heading", name="Skills", level=1)).to_be_visible()
+
+
+def test_a_message_is_seen_and_closed_while_a_dialog_is_open(console: Console, open_page: OpenPage) -> None:
+    console.install("toast-skill")
+    watched = open_page(console, "#/skills/toast-skill")
+    watched.expect_status(500)
+    page = watched.page
+    body = '{"code": "INTERNAL", "message": "The disk made a noise."}'
+    page.route("**/export", lambda route: route.fulfill(status=500, body=body, content_type="application/json"))
+    page.get_by_role("button", name="More acts").click()
+    page.get_by_role("menuitem", name="Uninstall…").click()
+    dialog = page.get_by_role("dialog", name="Uninstall toast-skill?")
+    dialog.get_by_role("button", name="Export first").click()
+    message = page.get_by_role("status").filter(has_text="The disk made a noise.")
+    text = message.get_by_text("The disk made a noise.")
+    expect(text).to_be_visible()
+    assert text.evaluate(_IS_ON_TOP)
+    message.get_by_role("button", name="Close").click()
+    expect(text).to_have_count(0)
+    expect(dialog).to_be_visible()
+
+    dialog.get_by_role("button", name="Export first").click()
+    expect(text).to_be_visible()
+    dialog.get_by_role("button", name="Cancel").click()
+    expect(dialog).to_be_hidden()
+    expect(text).to_be_visible()  # it does not go with the dialog
+    page.get_by_role("link", name="Search", exact=True).click()
+    assert text.evaluate(_IS_ON_TOP)
+    page.keyboard.press("Control+k")  # a dialog that is opened after it
+    expect(page.get_by_role("dialog")).to_be_visible()
+    expect(text).to_be_visible()
+    assert text.evaluate(_IS_ON_TOP)
 
 
 def test_addresses_that_are_names_of_the_language_are_unknown_views(open_page: OpenPage, console: Console) -> None:

@@ -1,4 +1,6 @@
 /** Short messages about what was done, or what failed. */
+import { untrack } from 'svelte';
+
 import { asApiError, isAbort } from '../api/errors';
 
 export interface Toast {
@@ -14,6 +16,8 @@ const WITH_ACT_MS = 15_000;
 
 class Toasts {
   shown = $state<Toast[]>([]);
+  /** Open dialogs, the last one on top. Everything outside of it is inert, so messages are shown in it. */
+  dialogs = $state.raw<HTMLElement[]>([]);
   #last = 0;
 
   add(text: string, options: Partial<Pick<Toast, 'tone' | 'act'>> = {}): void {
@@ -27,6 +31,12 @@ class Toasts {
   fail(error: unknown): void {
     if (isAbort(error)) return;
     this.add(asApiError(error).message, { tone: 'bad' });
+  }
+
+  /** Show messages in a dialog. Returns a function that ends it. */
+  showIn(dialog: HTMLElement): () => void {
+    this.dialogs = [...untrack(() => this.dialogs), dialog];
+    return () => (this.dialogs = this.dialogs.filter((one) => one !== dialog));
   }
 
   close(id: number): void {
