@@ -15,7 +15,8 @@ from playwright.sync_api import Browser, Locator, Page, expect
 from tests.chat.upstream import KEY, Play, Step, call, refusal, upstreams
 from tests.console.accessibility import findings
 from tests.console.browser import Watched, enter_key, watched_page
-from tests.console.conftest import Console, OpenPage, StartConsole
+from tests.console.conftest import Console, OpenPage, StartConsole, expire_approvals
+from tests.mcp_client.serving import fake, tools
 from tests.surfaces.conftest import servers
 from tests.waiting import wait_until
 
@@ -148,6 +149,36 @@ def test_the_output_of_code_is_shown_while_it_runs(chat: Watched, console: Conso
     expect(step).to_contain_text("Code, stopped")
 
 
+def test_a_tool_of_an_mcp_server_is_shown_with_its_arguments_and_result(
+    start_console: StartConsole, open_page: OpenPage
+) -> None:
+    console = start_console()
+    server = fake("notes", options=tools("echo", "fail")).model_dump(mode="json", exclude_defaults=True)
+    assert console.ask("POST", "/api/mcp/servers?wait=60", json=server)["state"] == "connected"
+    chat = open_page(console, "#/chat")
+    text = "<b>milk</b>"
+    begin(
+        chat,
+        console,
+        Step(calls=[call("notes_echo", {"text": text})]),
+        Step(calls=[call("run_skill", {"name": "notes_echo", "input": {"text": "eggs"}})]),
+        Step(calls=[call("notes_fail", {})]),
+        Step(text="Noted."),
+    )
+    page = chat.page
+    expect(page.get_by_text("Noted.")).to_be_visible()
+    direct, by_name, failed = steps(page).all()
+    expect(direct).to_contain_text("MCP tool, done notes_echo")
+    expect(by_name).to_contain_text("MCP tool, done notes_echo")
+    expect(failed).to_contain_text(re.compile("MCP tool, failed notes_fail.*it did not work"))
+    for step, argument in ((direct, text), (by_name, "eggs")):
+        step.get_by_role("button", expanded=False).first.click()
+        expect(step.get_by_role("region", name="Arguments")).to_contain_text(f'"text": "{argument}"')
+        expect(step.get_by_role("region", name="Result for the model")).to_contain_text(f'{{"text": "{argument}"}}')
+    page.reload()
+    expect(steps(page).first).to_contain_text("MCP tool, done notes_echo")
+
+
 def test_the_next_message_continues_the_conversation_with_its_options(chat: Watched, console: Console) -> None:
     page = chat.page
     page.get_by_role("button", name="Options").click()
@@ -242,6 +273,44 @@ def test_a_call_can_wait_for_somebody_else(chat: Watched, console: Console) -> N
     (approval,) = [one for one in console.ask("GET", "/api/approvals") if "waiting-table" in one["summary"]]
     console.ask("POST", f"/api/approvals/{approval['id']}", json={"approve": True})
     expect(answers(page).get_by_text("I got: [Output of the skill wipe")).to_contain_text("wiped waiting-table")
+
+
+@pytest.mark.parametrize("is_for_others", [False, True])
+def test_an_approval_that_expires_in_the_chat_says_so(
+    start_console: StartConsole, open_page: OpenPage, is_for_others: bool
+) -> None:
+    console = start_console()
+    console.install("wipe", {"scripts/execute.py": WIPE}, dangerous=True, confirm="This wipes everything.")
+    chat = open_page(console, "#/chat")
+    page = chat.page
+    page.clock.install()
+    page.reload()
+    if is_for_others:
+        page.get_by_role("button", name="Options").click()
+        page.get_by_label("Calls that need approval").select_option(
+            label="Wait until somebody approves under Approvals"
+        )
+        page.get_by_role("button", name="Done").click()
+    model = begin(chat, console, Step(calls=[wipe("late-table")]), last_message)
+    card = page.get_by_role("article", name=re.compile("wipe asks"))
+    expect(card).to_contain_text('"what": "late-table"')
+    expect(card).to_contain_text("expires in")
+    expire_approvals(console)
+    page.clock.fast_forward("10:00")
+    expired = page.get_by_text(re.compile(r"approval (of wipe )?has expired\."))
+    expect(expired).to_be_visible()
+    expect(page.get_by_role("button", name="Approve once")).to_have_count(0)
+    expect(page.get_by_role("button", name="Deny")).to_have_count(0)
+    expect(page.get_by_role("alert")).to_have_count(0)
+    if is_for_others:
+        return
+    assert len(console.upstream.bodies(model)) == 1  # nobody has decided, so nothing goes on by itself
+    page.reload()
+    expect(expired).to_be_visible()
+    expect(steps(page)).to_contain_text("Run skill, stopped")
+    expect(answers(page).get_by_role("button", name="Answer again")).to_be_visible()
+    say(page, "Never mind.")
+    expect(page.get_by_text("I got: Never mind.")).to_be_visible()
 
 
 # ------------------------------------------------------------------------------------------- stop, edit, retry, copy
@@ -634,6 +703,20 @@ def test_a_long_answer_draws_each_block_a_bounded_number_of_times(chat: Watched,
     expect_end(page)
     assert answers(page).locator("p").count() >= 220
     assert page.evaluate("window.drawn") < 2 * 220 + 50
+
+
+def test_a_long_answer_is_drawn_completely_after_a_reload(chat: Watched, console: Console) -> None:
+    """It is drawn in parts, so that it does not hold up the page."""
+    page = chat.page
+    sentence = "It says the same as all the others, but it has a number of its own. " * 2
+    begin(chat, console, Step(text="".join(f"Paragraph {number}. {sentence}\n\n" for number in range(600))))
+    paragraphs = answers(page).locator(".prose p")
+    expect(paragraphs).to_have_count(600)
+    expect_end(page)
+    page.reload()
+    expect(paragraphs).to_have_count(600)
+    expect(paragraphs.last).to_contain_text("Paragraph 599.")
+    expect(answers(page).get_by_role("button", name="Show all")).to_have_count(0)
 
 
 def test_hostile_markdown_is_text(chat: Watched, console: Console) -> None:

@@ -10,7 +10,7 @@ from playwright.sync_api import Page, expect
 from tests.chat.upstream import Step, call
 from tests.console.accessibility import findings
 from tests.console.browser import enter_key
-from tests.console.conftest import Console, OpenPage, StartConsole
+from tests.console.conftest import Console, OpenPage, StartConsole, expire_approvals
 from tests.waiting import wait_until
 
 QUICK = "import sys\nprint('ran', sys.stdin.read())\n"
@@ -141,6 +141,29 @@ def test_a_second_decider_loses_politely(open_page: OpenPage, console: Console) 
     console.ask("POST", f"/api/approvals/{identity}", json={"approve": False})
     expect(card.get_by_text("Somebody else has decided: Denied.")).to_be_visible()
     expect(card.get_by_role("button", name="Approve once")).to_be_hidden()
+
+
+def test_an_approval_that_expires_while_it_is_shown_says_so(start_console: StartConsole, open_page: OpenPage) -> None:
+    console = start_console()
+    console.install("runs-danger", {"scripts/execute.py": QUICK}, dangerous=True, confirm="Really?")
+    identity = ask_for_approval(console, number=1)
+    page = open_page(console, "#/approvals").page
+    page.clock.install()
+    page.reload()
+    card = page.get_by_role("article")
+    expect(card.get_by_role("button", name="Approve once")).to_be_enabled()
+    expect(card).to_contain_text("expires in")
+    expire_approvals(console)
+    page.clock.fast_forward("10:00")
+    expect(card.get_by_text("This approval has expired.")).to_be_visible()
+    expect(card.get_by_role("button")).to_have_count(0)
+    page.keyboard.press("y")
+    expect(page.get_by_role("alert")).to_have_count(0)
+    page.reload()
+    expect(page.get_by_text("Nothing waits for approval.")).to_be_visible()
+    expect(rows(page).filter(has_text="runs-danger")).to_contain_text("Expired")
+    page.goto(f"{console.url}/#/approvals/{identity}")
+    expect(card.get_by_text("This approval has expired.")).to_be_visible()
 
 
 def test_a_key_without_admin_sees_no_approvals_and_no_log(start_console: StartConsole, open_page: OpenPage) -> None:

@@ -63,6 +63,7 @@ def question_for(refusal: ApexBridgeError) -> dict[str, Any]:
         "skill": details.get("skillName") or details.get("tool"),
         "summary": f"{details.get('confirm')} The call: {details.get('summary')}",
         "call": details.get("summary"),  # in a field of its own: the skill writes the question and could imitate a call
+        "expiresAt": details.get("expiresAt"),
     }
     return {
         "id": f"call_{uuid.uuid4().hex[:24]}",

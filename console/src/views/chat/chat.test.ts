@@ -63,7 +63,7 @@ describe('an answer', () => {
   it('asks the user, and goes on with the decision', () => {
     const answer = newAnswer('m');
     const leg = new Leg(answer);
-    const fields = { approvalId: 'a-1', skill: 'wipe', summary: 'Sure?', call: '{"what": 1}' };
+    const fields = { approvalId: 'a-1', skill: 'wipe', summary: 'Sure?', call: '{"what": 1}', expiresAt: 1 };
     const [begin, end] = [JSON.stringify(fields).slice(0, 9), JSON.stringify(fields).slice(9)];
     const call = (delta: object): Chunk => ({ choices: [{ delta: { tool_calls: [{ index: 0, ...delta }] } }] });
     leg.add(call({ id: 'c-1', function: { name: 'bridge_approve_skill', arguments: begin } }));

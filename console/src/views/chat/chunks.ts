@@ -138,6 +138,7 @@ function askOf(call: CallMessage): Ask {
     skill: text('skill'),
     summary: text('summary'),
     call: text('call') || call.function.arguments,
+    expiresAt: typeof fields.expiresAt === 'number' ? fields.expiresAt : null,
     decision: null,
   };
 }

@@ -9,12 +9,14 @@ import { requestBody, type ChatOptions, type ChatRequestBody } from './request';
 import {
   bounded,
   denyOpenAsks,
+  endStep,
   newAnswer,
   newId,
   newQuestion,
   openAsks,
   titleOf,
   type Answer,
+  type Decision,
   type Question,
   type Turn,
   type WorkspaceFile,
@@ -237,13 +239,16 @@ export class Conversation {
   }
 
   /** Decide about a call of the last answer. When all are decided, the answer goes on. */
-  async decide(callId: string, decision: 'approved' | 'denied'): Promise<void> {
+  async decide(callId: string, decision: Decision): Promise<void> {
     const answer = this.lastAnswer;
     if (answer?.state !== 'asking' || this.isStreaming) return;
     const ask = answer.asks.find((one) => one.callId === callId);
     if (!ask || ask.decision !== null) return;
     ask.decision = decision;
-    if (openAsks(answer).some((one) => one.decision === null)) this.save();
+    if (decision === 'expired') endStep(answer, ask.approvalId);
+    const asks = openAsks(answer);
+    // If all have expired, the user is away, or opened an old conversation: nothing goes on by itself.
+    if (asks.some((one) => one.decision === null) || asks.every((one) => one.decision === 'expired')) this.save();
     else {
       decided(answer);
       await this.#stream(answer, requestBody(this.turns, this.options, this.workspace));

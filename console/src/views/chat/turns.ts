@@ -33,6 +33,8 @@ export interface StepPart {
 
 export type Part = TextPart | StepPart;
 
+export type Decision = 'approved' | 'denied' | 'expired';
+
 /** A call that the user has to decide about before the answer goes on. */
 export interface Ask {
   callId: string;
@@ -41,7 +43,10 @@ export interface Ask {
   summary: string;
   /** The exact input. */
   call: string;
-  decision: 'approved' | 'denied' | null;
+  /** In milliseconds since 1970. */
+  expiresAt: number | null;
+  /** `expired`: nobody decided in time. */
+  decision: Decision | null;
 }
 
 export interface Failure {
@@ -144,6 +149,13 @@ export function denyOpenAsks(answer: Answer): void {
   for (const ask of answer.asks) ask.decision ??= 'denied';
   answer.messages.push(...openAsks(answer).map(decisionMessage));
   answer.state = 'stopped';
+}
+
+/** The call that an approval was for is not made. */
+export function endStep(answer: Answer, approvalId: string): void {
+  for (const part of answer.parts) {
+    if (part.type === 'step' && part.call.approvalId === approvalId) part.call.state = 'ended';
+  }
 }
 
 /** The asks that belong to the last message of the answer. */

@@ -129,6 +129,7 @@ export default {
   hitMatched: 'Matched words',
   approved: (skill: string) => `${skill} was approved.`,
   denied: (skill: string) => `${skill} was not approved.`,
+  approvalExpired: (skill: string) => `The approval of ${skill} has expired. Answer again to be asked once more.`,
   waitsForOperator: 'This call waits until somebody decides under Approvals.',
   openApproval: 'Open the approval',
   earlier: (count: number) => `Show ${count} earlier messages`,

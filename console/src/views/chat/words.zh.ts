@@ -130,6 +130,7 @@ const zh: typeof en = {
   hitMatched: '匹配的词',
   approved: (skill) => `${skill} 已获批准。`,
   denied: (skill) => `${skill} 未获批准。`,
+  approvalExpired: (skill) => `${skill} 的审批已过期。重新回答即可再次请求批准。`,
   waitsForOperator: '此调用正在等待他人在“审批”中决定。',
   openApproval: '打开审批',
   earlier: (count) => `显示更早的 ${count} 条消息`,
