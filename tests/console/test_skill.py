@@ -4,7 +4,11 @@ import io
 import os
 import re
 import shutil
+import subprocess
+import threading
 import zipfile
+from collections.abc import Iterator
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
 import pytest
@@ -16,6 +20,7 @@ from tests.console.conftest import Console, OpenPage, StartConsole
 from tests.making import write_skill
 from tests.sandbox.test_layers import make_wheel
 from tests.skills.source_server import SourceRepository
+from tests.waiting import PATIENCE_SECONDS
 
 HOSTILE = "<script>document.title = 'taken'</script><img src=x onerror=alert(1)> \u202egnp.exe"
 PIXEL = bytes.fromhex(
@@ -128,6 +133,41 @@ def test_an_uninstall_names_what_is_lost_and_can_be_undone(console: Console, ope
     assert console.ask("GET", "/api/skills/gone-skill")["grants"] == []
 
 
+@pytest.fixture
+def full_disk(tmp_path: Path) -> Iterator[Path]:
+    """A file system that is smaller than what a server keeps free."""
+    folder = tmp_path / "full"
+    folder.mkdir()
+    subprocess.run(["mount", "-t", "tmpfs", "-o", "size=128m,mode=755", "tmpfs", str(folder)], check=True)
+    try:
+        yield folder
+    finally:
+        subprocess.run(["umount", "-l", str(folder)], check=True)
+
+
+def test_an_uninstall_that_keeps_nothing_offers_no_undo(
+    full_disk: Path, start_console: StartConsole, open_page: OpenPage
+) -> None:
+    for name in ("lost-a", "lost-b", "lost-c"):
+        write_skill(full_disk / "data/skills", name)
+    console = start_console(folder=full_disk / "data")
+    page = open_page(console, "#/skills/lost-a").page
+    page.get_by_role("button", name="More acts").click()
+    page.get_by_role("menuitem", name="Uninstall…").click()
+    dialog = page.get_by_role("dialog", name="Uninstall lost-a?")
+    dialog.get_by_role("button", name="Uninstall", exact=True).click()
+    expect(page).to_have_url(re.compile("#/skills$"))
+    expect(page.get_by_role("status").get_by_text("lost-a")).to_be_visible()
+    expect(page.get_by_role("button", name="Undo")).to_have_count(0)
+    page.get_by_role("checkbox", name="Select all on this page").check()
+    page.get_by_role("toolbar", name="2 selected").get_by_role("button", name="Uninstall").click()
+    page.get_by_role("dialog").get_by_role("button", name="Uninstall", exact=True).click()
+    expect(page.get_by_text("No skills yet")).to_be_visible()
+    expect(page.get_by_role("status").get_by_text("2 skills uninstalled")).to_be_visible()
+    expect(page.get_by_role("button", name="Undo")).to_have_count(0)
+    assert console.ask("GET", "/api/skills/removed") == []
+
+
 def test_a_skill_that_is_not_there_says_so_and_can_be_restored(console: Console, open_page: OpenPage) -> None:
     console.install("absent-skill")
     console.ask("DELETE", "/api/skills/absent-skill")
@@ -152,6 +192,20 @@ def test_a_skill_that_somebody_else_removes_keeps_what_was_typed(console: Consol
     page.get_by_role("button", name="Restore it").click()
     expect(page.get_by_role("textbox", name="Description")).to_have_value("A long text that took an hour.")
     expect(page.get_by_role("button", name="Save")).to_be_enabled()
+
+
+def test_a_long_text_is_drawn_completely_after_a_reload(console: Console, open_page: OpenPage) -> None:
+    """It is drawn in parts, so that it does not hold up the page."""
+    sentence = "It says the same as all the others, but it has a number of its own. " * 2
+    body = "".join(f"Paragraph {number}. {sentence}\n\n" for number in range(600))
+    assert 90_000 < len(body) < 100_000
+    console.install("long-text", body=body)
+    page = open_page(console, "#/skills/long-text").page
+    paragraphs = page.get_by_role("region", name="Instructions").locator(".prose p")
+    for _ in range(2):
+        expect(paragraphs).to_have_count(600)
+        expect(paragraphs.last).to_contain_text("Paragraph 599.")
+        page.reload()
 
 
 # --------------------------------------------------------------------------------------------------------- updates
@@ -438,6 +492,66 @@ def test_packages_are_installed_with_the_lines_of_the_installer(
     expect(page.get_by_role("listitem").filter(has_text="added here")).to_contain_text("installed")
     result = console.ask("POST", "/api/skills/tiny-skill/execute", json={})
     assert result["stdout"] == "tiny\n"
+
+
+@pytest.fixture
+def waiting_index(tmp_path: Path) -> Iterator[tuple[str, threading.Event]]:
+    """A package index with the bundle "images". It sends no package before the event is set."""
+    wheels = tmp_path / "wheels"
+    wheels.mkdir()
+    for name in ("imageio", "numpy", "pillow"):
+        make_wheel(wheels, name, {f"{name}.py": f"NAME = '{name}'\n"})
+    may_send = threading.Event()
+
+    class Handler(BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            name = self.path.strip("/").rpartition("/")[2]
+            if name.endswith(".whl"):
+                may_send.wait(PATIENCE_SECONDS)
+                content, kind = (wheels / name).read_bytes(), "application/octet-stream"
+            else:
+                file = f"{name}-1.0-py3-none-any.whl"
+                content, kind = f'<a href="/files/{file}">{file}</a>'.encode(), "text/html"
+            self.send_response(200)
+            self.send_header("content-type", kind)
+            self.send_header("content-length", str(len(content)))
+            self.end_headers()
+            self.wfile.write(content)
+
+        def log_message(self, format: str, *arguments: object) -> None:
+            """Say nothing."""
+
+    with ThreadingHTTPServer(("127.0.0.1", 0), Handler) as server:
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        try:
+            yield f"http://127.0.0.1:{server.server_port}/simple", may_send
+        finally:
+            may_send.set()
+            server.shutdown()
+
+
+def test_a_bundle_is_installed_and_its_log_stays_while_another_tab_is_shown(
+    start_console: StartConsole, open_page: OpenPage, waiting_index: tuple[str, threading.Event]
+) -> None:
+    address, may_send = waiting_index
+    console = start_console(PIP_INDEX_URL=address, PIP_CONFIG_FILE=os.devnull, NO_PROXY="127.0.0.1")
+    console.install("bundle-skill", {"scripts/execute.py": "import imageio\nprint(imageio.NAME)\n"})
+    page = open_page(console, "#/skills/bundle-skill/access").page
+    log = page.get_by_role("log", name="Log of the installer")
+    page.get_by_role("button", name="Install the bundle images").click()
+    expect(log).to_contain_text("imageio")
+    page.get_by_role("navigation").get_by_role("link", name="Files").click()
+    expect(page.get_by_role("tree")).to_be_visible()
+    expect(log).to_have_count(0)
+    page.get_by_role("navigation").get_by_role("link", name="Access").click()
+    expect(log).to_contain_text("imageio")
+    expect(page.get_by_role("progressbar", name="Log of the installer")).to_be_visible()
+    expect(page.get_by_label("Add a package")).to_be_disabled()
+    may_send.set()
+    expect(log).to_contain_text("Successfully installed")
+    expect(page.get_by_role("listitem").filter(has_text="imageio")).to_contain_text("images")
+    expect(page.get_by_role("button", name="Install the bundle")).to_have_count(0)
+    assert console.ask("POST", "/api/skills/bundle-skill/execute", json={})["stdout"] == "imageio\n"
 
 
 # ------------------------------------------------------------------------------------------------------------ edit
