@@ -10,6 +10,7 @@ from playwright.sync_api import expect
 from tests.console.accessibility import findings
 from tests.console.conftest import Console, OpenPage, StartConsole
 from tests.making import write_skill
+from tests.waiting import wait_until
 
 FAILING = "import sys\nsys.exit(3)\n"
 UNKNOWN = "=HYPERLINK(1) <b>xylophone</b>"
@@ -94,6 +95,33 @@ def test_new_calls_appear_without_reloading(used: Console, open_page: OpenPage) 
     expect(page.get_by_role("link", name="Calls of skills 4")).to_be_visible()
     used.ask("POST", "/api/skills/counts/execute", json={})
     expect(page.get_by_role("link", name="Calls of skills 5")).to_be_visible()
+
+
+def test_the_tables_are_current_after_a_run_without_reloading(used: Console, open_page: OpenPage) -> None:
+    page = open_page(used, "#/insights").page
+    fails = page.get_by_role("table").first.get_by_role("row").filter(has_text="fails")
+    expect(page.get_by_role("link", name=UNKNOWN)).to_be_visible()
+    expect(fails.get_by_role("link", name="1")).to_be_visible()
+    used.ask("POST", "/api/skills/search", json={"query": "a quagmire of zebras", "threshold": 1})
+    used.ask("POST", "/api/skills/fails/execute", json={})
+    expect(fails.get_by_role("link", name="2")).to_be_visible()
+    expect(page.get_by_role("link", name="a quagmire of zebras")).to_be_visible()
+
+
+def test_the_file_of_skills_has_all_of_them(
+    start_console: StartConsole, open_page: OpenPage, data_dir: Path, tmp_path: Path
+) -> None:
+    names = [f"skill-{number:03}" for number in range(510)]
+    for name in names:
+        write_skill(data_dir / "skills", name)
+    console = start_console()
+    wait_until(lambda: console.ask("GET", "/api/skills?limit=1")["total"] == len(names))
+    page = open_page(console, "#/insights?sort=unused").page
+    with page.expect_download() as saved:
+        page.get_by_role("button", name="By skill: save as CSV").click()
+    file = tmp_path / "skills.csv"
+    saved.value.save_as(file)
+    assert sorted(line[0] for line in list(csv.reader(file.read_text("utf-8-sig").splitlines()))[1:]) == names
 
 
 @pytest.mark.parametrize("scheme", ["light", "dark"])

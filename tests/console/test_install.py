@@ -2,17 +2,22 @@
 
 import base64
 import re
+import signal
 import threading
 from collections.abc import Iterator
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
 from typing import Any
+from urllib.parse import urlsplit
 
 import pytest
-from playwright.sync_api import FilePayload, Locator, Page, expect
+from playwright.sync_api import Browser, FilePayload, Locator, Page, expect
 
 from tests.console.accessibility import findings
+from tests.console.browser import watched_page
 from tests.console.conftest import Console, Json, OpenPage, StartConsole
 from tests.making import MEGABYTE, skill_zip, zip_of
+from tests.surfaces.conftest import servers
 
 INSTALL = "#/skills?install=1"
 _DROP = """
@@ -172,6 +177,37 @@ def test_an_install_that_is_cut_off_can_be_made_again(console: Console, open_pag
     item(page, "interrupted.zip").get_by_role("button", name="Try again").click()
     install.click()
     expect(item(page, "interrupted.zip").get_by_role("status")).to_have_text("Installed")
+
+
+def test_a_server_that_restarts_during_an_install_loses_nothing(browser: Browser, tmp_path: Path) -> None:
+    with servers(tmp_path / "data") as start:
+        server = start()
+        with watched_page(browser, server.url) as watched:
+            watched.expect_server_away()
+            page = watched.page
+            page.goto(f"{server.url}{INSTALL}")
+            choose(page, archive("restarted.zip", skill_zip("restarted")))
+            row = item(page, "restarted.zip")
+            install = row.get_by_role("button", name="Install", exact=True)
+            expect(install).to_be_enabled()
+            server.process.send_signal(signal.SIGSTOP)  # so that the requests are there, and have no answer
+            with page.expect_request("**/api/skills/install"):
+                install.click()
+            with page.expect_request("**/api/skills/validate?*"):
+                choose(page, archive("uploading.zip", skill_zip("uploading")))
+            server.stop(signal.SIGKILL)
+            other = item(page, "uploading.zip")
+            expect(row.get_by_role("alert")).to_contain_text(re.compile("The server (closed|does not answer)"))
+            expect(other.get_by_role("alert")).to_contain_text("The server closed the connection.")
+            for each in (row, other):
+                expect(each.get_by_role("button", name="Try again")).to_be_visible()
+
+            start("--port", str(urlsplit(server.url).port))
+            for each in (row, other):  # checked again by itself
+                each.get_by_role("button", name="Install", exact=True).click()
+                expect(each.get_by_role("status")).to_have_text("Installed")
+            row.get_by_role("link", name="restarted", exact=True).click()
+            expect(page.get_by_role("heading", name="restarted", level=1)).to_be_visible()
 
 
 @pytest.fixture

@@ -4,8 +4,16 @@ import pytest
 from playwright.sync_api import Page, expect
 
 from tests.console.accessibility import findings
+from tests.console.browser import Watched
 from tests.console.conftest import Console, OpenPage, StartConsole
 
+_NOTE_BUTTONS = """
+window.buttons = [];
+new MutationObserver(() => {
+  const texts = [...document.querySelectorAll('main .summary button')].map((button) => button.textContent.trim());
+  window.buttons.push(...texts);
+}).observe(document, {subtree: true, childList: true, characterData: true});
+"""
 PARTS = ("", "models", "mcp", "keys", "settings", "storage")
 
 
@@ -16,6 +24,27 @@ def test_the_check_says_what_the_sandbox_enforces(console: Console, open_page: O
     for name in ("Files", "Network", "Memory", "System calls"):
         expect(page.get_by_role("listitem").filter(has_text=name).first).to_be_visible()
     expect(page.get_by_role("button", name="Check again")).to_be_enabled()
+
+
+def test_a_check_that_somebody_else_starts_is_shown_without_polling(
+    start_console: StartConsole, open_page: OpenPage
+) -> None:
+    console = start_console()
+    watched = open_page(console, "#/system")
+    page = watched.page
+    page.add_init_script(_NOTE_BUTTONS)
+    page.reload()
+    expect(page.get_by_role("button", name="Check now")).to_be_enabled()
+    before = asked_for_checks(watched)
+    console.ask("POST", "/api/doctor")
+    expect(page.get_by_role("heading", name="Scripts run")).to_be_visible()
+    expect(page.get_by_role("button", name="Check again")).to_be_enabled()
+    assert "Checking…" in page.evaluate("window.buttons")
+    assert asked_for_checks(watched) - before <= 2  # when it began, and when it ended
+
+
+def asked_for_checks(watched: Watched) -> int:
+    return sum(request.url.endswith("/api/doctor") for request in watched.requests)
 
 
 def test_a_weaker_sandbox_gets_remedies(start_console: StartConsole, open_page: OpenPage) -> None:
@@ -78,6 +107,22 @@ def test_an_mcp_server_that_is_refused_keeps_the_form(console: Console, open_pag
     expect(entry).to_contain_text("http://127.0.0.1:9/mcp")
     entry.get_by_role("button", name="Remove").click()
     page.get_by_role("dialog").get_by_role("button", name="Remove").click()
+    expect(entry).to_have_count(0)
+
+
+def test_a_quoted_argument_of_an_mcp_server_arrives_as_one(console: Console, open_page: OpenPage) -> None:
+    page = open_page(console, "#/system/mcp").page
+    page.get_by_role("button", name="Add a server").click()
+    page.get_by_label("Name", exact=True).fill("quoted")
+    page.get_by_label("Connect by").select_option(label="Command in the sandbox")
+    page.get_by_label("Command with its arguments").fill("""python3 'my server.py' --title "a \\"b\\" c" ''""")
+    dialog = page.get_by_role("dialog", name="Add a server")
+    dialog.get_by_role("button", name="Add a server").click()
+    entry = page.get_by_role("listitem").filter(has_text="quoted")
+    expect(entry).to_contain_text("""python3 'my server.py' --title 'a "b" c' ''""")
+    server = console.ask("GET", "/api/mcp/servers/quoted")
+    assert (server["command"], server["args"]) == ("python3", ["my server.py", "--title", 'a "b" c', ""])
+    console.ask("DELETE", "/api/mcp/servers/quoted")
     expect(entry).to_have_count(0)
 
 
