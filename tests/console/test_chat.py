@@ -75,6 +75,16 @@ def wipe(what: str) -> Json:
     return call("run_skill", {"name": "wipe", "input": {"what": what}})
 
 
+MANY_TABLES = ",".join(f"table-{number}" for number in range(60))
+"""More than a summary of a call shows."""
+
+
+def expect_input(card: Locator, text: str) -> None:
+    """A card shows this text, which is broken into lines."""
+    letters = r"\s*\u2060?\s*".join(map(re.escape, text))
+    expect(card.get_by_role("region", name="The exact input")).to_have_text(re.compile(letters))
+
+
 def last_message(body: Json) -> Step:
     """Answer with what the model was sent last."""
     return Step(text=f"I got: {body['messages'][-1]['content']}")
@@ -238,6 +248,31 @@ def test_a_call_is_approved_in_the_chat(chat: Watched, console: Console) -> None
     expect(page.get_by_text("wipe was approved.")).to_be_visible()
     expect(steps(page)).to_contain_text("Run skill, done")
     expect(answers(page)).to_have_count(1)
+
+
+@pytest.mark.usefixtures("dangerous")
+def test_a_long_call_is_shown_whole_before_it_is_approved(chat: Watched, console: Console) -> None:
+    page = chat.page
+    begin(chat, console, Step(calls=[wipe(MANY_TABLES)]), last_message)
+    card = page.get_by_role("article", name=re.compile("wipe asks"))
+    expect_input(card, MANY_TABLES)
+    card.get_by_role("button", name="Approve once").click()
+    expect(page.get_by_text("wipe was approved.")).to_be_visible()
+
+
+def test_a_key_without_admin_sees_the_whole_call_too(start_console: StartConsole, open_page: OpenPage) -> None:
+    console = start_console(APEX_API_KEYS_REQUIRED="true")
+    console.install("wipe", {"scripts/execute.py": WIPE}, dangerous=True)
+    key = console.ask("POST", "/api/keys", json={"name": "chats", "scopes": ["chat", "run", "read"]})["key"]
+    chat = open_page(console, "#/chat")
+    chat.expect_status(401)
+    enter_key(chat.page, key)
+    expect(chat.page.get_by_role("dialog", name="API key")).to_be_hidden()
+    begin(chat, console, Step(calls=[wipe(MANY_TABLES)]), last_message)
+    card = chat.page.get_by_role("article", name=re.compile("wipe asks"))
+    expect_input(card, MANY_TABLES)
+    card.get_by_role("button", name="Approve once").click()
+    expect(chat.page.get_by_text("wipe was approved.")).to_be_visible()
 
 
 @pytest.mark.usefixtures("dangerous")
