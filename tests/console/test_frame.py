@@ -135,6 +135,29 @@ def test_addresses_that_are_names_of_the_language_are_unknown_views(open_page: O
     expect(page.get_by_role("heading", name="System", level=1)).to_be_visible()
 
 
+def test_values_of_an_address_that_mean_nothing_do_no_harm(open_page: OpenPage, console: Console) -> None:
+    page = open_page(console, "#/runs?since=constructor").page
+    for address in ("#/runs?since=%2B275760-09-13", "#/runs?page=-1", "#/audit?page=1e300", "#/insights?days=abc"):
+        expect(page.get_by_role("heading", level=1)).to_be_visible()
+        expect(page.locator("main .skeleton")).to_have_count(0)
+        page.goto(f"{console.url}/{address}")
+    expect(page.get_by_text("in 30 days").first).to_be_visible()
+    page.goto(f"{console.url}/#/insights?days=1")
+    expect(page.get_by_text("in 1 day", exact=True).first).to_be_visible()
+
+
+def test_a_page_beyond_the_end_of_a_list_leads_to_the_first_one(open_page: OpenPage, console: Console) -> None:
+    console.install("leafed", {"scripts/execute.py": "print('done')\n"})
+    console.ask("POST", "/api/skills/leafed/execute", json={})
+    page = open_page(console).page
+    for address in ("#/skills", "#/runs", "#/audit", "#/skills/leafed/runs"):
+        page.goto(f"{console.url}/{address}?page=1e9")
+        expect(page.get_by_text("This page of the list does not exist any more.")).to_be_visible()
+        page.get_by_role("button", name="Go to the first page").click()
+        expect(page.get_by_role("table").last).to_be_visible()
+        assert "page" not in page.url
+
+
 def test_every_view_has_a_title(page: Page) -> None:
     for name in ("System", "Search", "Insights", "Skills"):
         page.get_by_role("navigation").get_by_role("link", name=re.compile(rf"^{name}\b")).click()

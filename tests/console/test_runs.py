@@ -105,7 +105,45 @@ def test_a_run_leads_to_the_next_one_of_the_filtered_list_and_can_be_deleted(
 def test_a_run_that_is_gone_says_so(open_page: OpenPage, console: Console) -> None:
     watched = open_page(console, "#/runs/none")
     watched.expect_status(404)
-    expect(watched.page.get_by_text("This run is no longer there.")).to_be_visible()
+    page = watched.page
+    expect(page.get_by_text("This run is no longer there.")).to_be_visible()
+    expect(page.get_by_role("button", name="Delete")).to_have_count(0)
+    expect(page.locator("main").get_by_text("waiting", exact=True)).to_have_count(0)
+
+
+@pytest.mark.parametrize("address", ["#/runs", "#/audit", "#/insights"])
+def test_an_error_is_shown_in_place_and_what_was_loaded_stays(
+    open_page: OpenPage, console: Console, address: str
+) -> None:
+    execute(console, "runs-quick")
+    watched = open_page(console, address)
+    page = watched.page
+    shown = page.get_by_role("table").or_(page.get_by_text("Success rate")).first
+    expect(shown).to_be_visible()
+    watched.expect_status(500)
+    failure = {"code": "INTERNAL_ERROR", "message": "The disk is full."}
+    page.route(re.compile(r"/api/(executions|audit|insights/calls)\b"), lambda it: it.fulfill(status=500, json=failure))
+    if address == "#/insights":
+        page.get_by_role("button", name="7 days").click()
+    else:
+        page.get_by_role("searchbox").or_(page.get_by_role("combobox")).first.fill("nothing has this name")
+        page.keyboard.press("Enter")
+    expect(page.get_by_role("alert").get_by_text("The disk is full.")).to_be_visible()
+    expect(shown).to_be_visible()
+    page.unroute_all()
+    page.get_by_role("button", name="Try again").click()
+    expect(page.get_by_role("alert")).to_have_count(0)
+
+
+def test_a_filter_that_is_too_long_is_cut(open_page: OpenPage, console: Console) -> None:
+    page = open_page(console, "#/runs").page
+    field = page.get_by_role("combobox", name="Skill")
+    text = "x" * 2_500_000
+    field.evaluate("(field, text) => { field.value = text; }", text)
+    field.dispatch_event("input")
+    field.dispatch_event("change")
+    expect(page.get_by_text("No run fits these filters.")).to_be_visible()
+    assert field.evaluate("(field) => field.value.length") == len(text)
 
 
 def test_approvals_are_decided_by_keyboard(start_console: StartConsole, open_page: OpenPage) -> None:

@@ -13,6 +13,8 @@ export default {
   loading: 'Loading…',
   previous: 'Previous',
   next: 'Next',
+  pageGone: 'This page of the list does not exist any more.',
+  firstPage: 'Go to the first page',
   range: (from: string, to: string, total: string) => `${from}–${to} of ${total}`,
   none: 'none',
   dismiss: 'Dismiss',

@@ -14,6 +14,8 @@ const zh: typeof en = {
   loading: '正在加载…',
   previous: '上一页',
   next: '下一页',
+  pageGone: '列表的这一页已不存在。',
+  firstPage: '回到第一页',
   range: (from, to, total) => `第 ${from}–${to} 项，共 ${total} 项`,
   none: '无',
   dismiss: '不再显示',

@@ -1,7 +1,7 @@
 export default {
   title: 'Insights',
   range: 'Time range',
-  days: (count: number) => (count === 365 ? '1 year' : `${count} days`),
+  days: (count: number) => (count === 365 ? '1 year' : count === 1 ? '1 day' : `${count} days`),
   by: 'Group by',
   byDay: 'By day',
   byWeek: 'By week',

@@ -27,3 +27,9 @@ it('knows whether there are any', () => {
   expect(hasFilters(new URLSearchParams('page=2'))).toBe(false);
   expect(hasFilters(new URLSearchParams('since=1h'))).toBe(true);
 });
+
+it('ignores times that are none, and cuts long texts', () => {
+  for (const since of ['constructor', 'toString', 'abc', '%2B275760-09-13', '-000001-01-01'])
+    expect(query(`since=${since}`)).toEqual({ page: 1, limit: 50 });
+  expect(query(`skill=${'x'.repeat(999)}`).skill).toHaveLength(200);
+});

@@ -1,4 +1,6 @@
 /** The filters of the runs: in the address, and as the API reads them. */
+import { pageOf } from '../../app/pages';
+
 export const SINCE_HOURS: Record<string, number> = { '1h': 1, '24h': 24, '7d': 24 * 7, '30d': 24 * 30 };
 export const LIMIT = 50;
 /** The states of the one filter that people see: under way, or how a run ended. */
@@ -18,27 +20,36 @@ export interface RunQuery {
 
 export function queryOf(filters: URLSearchParams, now: number): RunQuery {
   const query: RunQuery = { page: pageOf(filters), limit: LIMIT };
-  const skill = filters.get('skill')?.trim();
+  const skill = textOf(filters, 'skill');
   if (skill) query.skill = skill;
   const state = filters.get('status') ?? filters.get('state') ?? '';
   if (state === 'pending' || state === 'running') query.state = state;
   else if (state !== '') query.status = state;
-  const caller = filters.get('caller')?.trim();
+  const caller = textOf(filters, 'caller');
   if (caller) query.caller = caller;
   const origin = ORIGINS.find((name) => name === filters.get('origin'));
   if (origin) query.origin = origin;
   const since = filters.get('since') ?? '';
-  if (since in SINCE_HOURS) {
+  if (Object.hasOwn(SINCE_HOURS, since)) {
     // Rounded to a minute, so that the same view asks the same question.
     const from = Math.floor((now - SINCE_HOURS[since]! * 3_600_000) / 60_000) * 60_000;
     query.since = new Date(from).toISOString();
-  } else if (since !== '' && !Number.isNaN(Date.parse(since))) query.since = new Date(since).toISOString();
+  } else if (isDate(since)) query.since = new Date(since).toISOString();
   return query;
 }
 
-export function pageOf(filters: URLSearchParams): number {
-  const page = Number(filters.get('page') ?? '1');
-  return Number.isInteger(page) && page >= 1 ? page : 1;
+/** The longest text that the server accepts as a filter. */
+export const MAX_CHARACTERS = 200;
+
+/** A filter that is text; more of it than the server accepts is left out. */
+export function textOf(filters: URLSearchParams, name: string): string {
+  return (filters.get(name) ?? '').trim().slice(0, MAX_CHARACTERS);
+}
+
+/** Whether a text is a date with a year of four digits, which is what the server reads. */
+function isDate(text: string): boolean {
+  const time = Date.parse(text);
+  return !Number.isNaN(time) && /^\d{4}-/.test(new Date(time).toISOString());
 }
 
 const NAMES = ['skill', 'state', 'status', 'caller', 'origin', 'since'];

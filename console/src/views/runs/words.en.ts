@@ -64,6 +64,7 @@ export default {
   auditDetail: 'Detail',
   auditTime: 'Time',
   auditNumber: 'No.',
+  emptyLog: 'No entries yet.',
   noEntries: 'No entries fit these filters.',
   verify: 'Verify the log',
   verifying: 'Verifying…',

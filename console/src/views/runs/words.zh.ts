@@ -55,6 +55,7 @@ const zh: typeof en = {
   auditDetail: '详情',
   auditTime: '时间',
   auditNumber: '序号',
+  emptyLog: '还没有记录。',
   noEntries: '没有符合筛选条件的记录。',
   verify: '校验日志',
   verifying: '正在校验…',

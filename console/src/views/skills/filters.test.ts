@@ -30,6 +30,7 @@ test('values that mean nothing are ignored', () => {
   const filters = of('mode=rocket&state=maybe&health=ill&sort=random&page=-4');
   expect(parametersOf(filters)).toEqual({ sort: 'name', page: 1, limit: 50 });
   for (const page of ['0', '1.5', 'x', '1e99', 'NaN']) expect(of(`page=${page}`).page).toBe(1);
+  expect(of('page=1e9').page).toBe(1_000_000); // the last one that the server accepts
 });
 
 test('a long text is cut to what the server accepts', () => {

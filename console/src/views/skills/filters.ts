@@ -1,4 +1,5 @@
 /** The filters of the list of skills: how they are written in the address, and what the server is asked for. */
+import { pageOf } from '../../app/pages';
 
 export const LIMIT = 50;
 export const SORTS = ['name', '-name', 'updated', 'installed', 'calls', 'failures'] as const;
@@ -25,7 +26,6 @@ function oneOf<T extends string>(value: string | null, allowed: readonly T[]): T
 
 /** The filters of an address. What was typed there by hand and means nothing is ignored. */
 export function filtersOf(query: URLSearchParams): Filters {
-  const page = Number(query.get('page'));
   return {
     q: query.get('q') ?? '',
     tags: tagsOf(query.get('tags')),
@@ -35,7 +35,7 @@ export function filtersOf(query: URLSearchParams): Filters {
     plugin: query.get('plugin') ?? '',
     source: query.get('source') ?? '',
     sort: oneOf(query.get('sort'), SORTS) ?? 'name',
-    page: Number.isSafeInteger(page) && page > 1 ? page : 1,
+    page: pageOf(query),
   };
 }
 
@@ -57,7 +57,7 @@ export function countOf(filters: Filters): number {
 }
 
 /** The longest text that the server accepts as a filter. */
-const MAX_QUERY_CHARACTERS = 200;
+export const MAX_QUERY_CHARACTERS = 200;
 
 /** The parameters of `GET /api/skills`. */
 export function parametersOf(filters: Filters) {

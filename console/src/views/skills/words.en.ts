@@ -96,8 +96,6 @@ export default {
   noMatchTitle: 'No skill fits these filters',
   noMatchText: 'The filter looks for words in names and descriptions. Search finds skills by meaning.',
   searchInstead: (query: string) => `Search for “${query}”`,
-  pageGone: 'This page of the list does not exist any more.',
-  firstPage: 'Go to the first page',
 
   problems: (count: string) => (count === '1' ? '1 folder is not served' : `${count} folders are not served`),
   problemKinds: { broken: 'broken', shadowed: 'hidden by another' },

@@ -97,8 +97,6 @@ const zh: typeof en = {
   noMatchTitle: '没有符合筛选条件的技能',
   noMatchText: '筛选只匹配名称和描述中的文字；搜索则按含义查找技能。',
   searchInstead: (query) => `搜索“${query}”`,
-  pageGone: '列表的这一页已不存在。',
-  firstPage: '回到第一页',
 
   problems: (count) => `${count} 个文件夹未被加载`,
   problemKinds: { broken: '已损坏', shadowed: '被同名技能遮盖' },
