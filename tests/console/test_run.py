@@ -11,7 +11,7 @@ from playwright.sync_api import Page, expect
 
 from tests.chat.upstream import upstreams
 from tests.console.accessibility import findings
-from tests.console.conftest import Console, OpenPage
+from tests.console.conftest import Console, OpenPage, StartConsole
 from tests.surfaces.conftest import servers
 
 REPORT = """
@@ -311,6 +311,21 @@ def test_a_denied_run_does_not_start(open_page: OpenPage, console: Console) -> N
     expect(page.get_by_role("article").get_by_text("Denied").first).to_be_visible()
     expect(page.get_by_text("The run was not approved. Nothing was run.")).to_be_visible()
     assert all("dropped" not in text for text in page.get_by_role("region", name="Output").all_inner_texts())
+
+
+def test_a_run_is_repeated_with_its_recorded_input(start_console: StartConsole, open_page: OpenPage) -> None:
+    console = start_console(APEX_RECORD_INPUT="true")
+    console.install("report", {"scripts/execute.py": REPORT}, parameters=PARAMETERS)
+    console.ask("POST", "/api/skills/report/execute", json={"input": {"title": "the recorded one"}})
+    page = open_page(console, "#/run/report").page
+    title = page.get_by_label(re.compile("^title", re.IGNORECASE))
+    title.fill("typed before")
+    page.goto(f"{console.url}/#/runs")
+    page.get_by_role("table").get_by_role("link", name="report").click()
+    page.get_by_role("link", name="Run again").click()
+    expect(title).to_have_value("the recorded one")
+    page.get_by_role("button", name="Undo").click()
+    expect(title).to_have_value("typed before")
 
 
 def test_a_direct_skill_shows_its_instructions(open_page: OpenPage, console: Console) -> None:

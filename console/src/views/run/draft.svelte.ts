@@ -66,6 +66,22 @@ export class Draft {
     this.others = Object.fromEntries(others);
   }
 
+  /** Replace the input. Returns a function that brings the one before back. */
+  fill(value: Values): () => void {
+    const { script, mode, text } = this;
+    const before: Input = { mode, value: $state.snapshot(this.value), text };
+    this.#replace({ ...EMPTY_INPUT, value });
+    return () => {
+      this.choose(script);
+      this.#replace(before);
+    };
+  }
+
+  #replace(input: Input): void {
+    Object.assign(this, structuredClone(input));
+    this.version += 1;
+  }
+
   clear(): void {
     Object.assign(this, structuredClone(EMPTY), { script: this.script, others: this.others });
     this.version += 1;

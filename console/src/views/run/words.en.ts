@@ -30,6 +30,7 @@ export default {
   workspaceHint: 'The id of a workspace whose files the run shares. Empty: a fresh one.',
   run: 'Run',
   runAgain: 'Run again',
+  filledFrom: (run: string) => `The form has the input of run ${run}.`,
   starting: 'Starting…',
   clear: 'Clear',
   copyAs: 'Copy as',

@@ -32,6 +32,7 @@ const zh: typeof en = {
   workspaceHint: '与此次运行共享文件的工作区 ID。留空：使用全新的工作区。',
   run: '运行',
   runAgain: '再次运行',
+  filledFrom: (run) => `表单已填入运行 ${run} 的输入。`,
   starting: '正在启动…',
   clear: '清空',
   copyAs: '复制为',
