@@ -94,6 +94,19 @@ def test_several_archives_are_dropped_anywhere_and_installed_together(console: C
         assert installed(console, name)
 
 
+def test_many_archives_are_installed_by_a_button_that_stays_in_sight(console: Console, open_page: OpenPage) -> None:
+    page = open_page(console, INSTALL, viewport={"width": 390, "height": 780}).page
+    expect(page.get_by_label("Choose ZIP files")).to_be_focused()
+    names = [f"crowd-{number}" for number in range(30)]
+    choose(page, *(archive(f"{name}.zip", skill_zip(name, description="Short.")) for name in names))
+    button = page.get_by_role("button", name="Install all 30")
+    expect(button).to_be_in_viewport(ratio=1)
+    expect(item(page, "crowd-0.zip").get_by_text("description is shorter than 20 characters")).to_have_count(1)
+    button.click()
+    for name in names:
+        expect(item(page, f"{name}.zip").get_by_role("status")).to_have_text("Installed")
+
+
 def test_what_would_be_replaced_is_said_before(console: Console, open_page: OpenPage) -> None:
     console.install("replaceable", description="The old one.", version="1.2.3")
     page = open_page(console, INSTALL).page

@@ -172,3 +172,16 @@ def test_everyone_can_read_it(console: Console, open_page: OpenPage, scheme: str
         expect(page.locator("main .card").first).to_be_visible()
         expect(page.locator("main .skeleton")).to_have_count(0)
         assert findings(page) == [], part
+
+
+def test_a_phone_shows_the_chosen_part_and_its_acts(start_console: StartConsole, open_page: OpenPage) -> None:
+    console = start_console()
+    console.ask("POST", "/api/keys", json={"name": "night build", "scopes": ["chat", "read", "run"]})
+    page = open_page(console, "#/system/keys", viewport={"width": 390, "height": 780}).page
+    expect(page.get_by_role("button", name="Revoke “night build”?")).to_be_in_viewport(ratio=1)
+    for name in ("API keys", "Storage", "Health"):
+        page.get_by_role("link", name=name).click()
+        expect(page.get_by_role("link", name=name)).to_be_in_viewport(ratio=0.9)
+    page.goto(f"{console.url}/#/system/storage")
+    page.reload()
+    expect(page.get_by_role("link", name="Storage")).to_be_in_viewport(ratio=0.9)

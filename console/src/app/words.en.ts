@@ -41,6 +41,7 @@ export default {
   reloadPage: 'Reload the page',
   palettePlaceholder: 'Where to? Type a view or a skill',
   paletteEmpty: 'Nothing fits.',
+  paletteOpen: 'Go to…',
   paletteViews: 'Views',
   paletteSkills: 'Skills',
   paletteActs: 'Acts',

@@ -42,6 +42,7 @@ const zh: typeof en = {
   reloadPage: '重新加载页面',
   palettePlaceholder: '去哪里？输入视图或技能名称',
   paletteEmpty: '没有匹配项。',
+  paletteOpen: '快速前往…',
   paletteViews: '视图',
   paletteSkills: '技能',
   paletteActs: '操作',

@@ -100,7 +100,7 @@ export default {
   state: 'State',
   createKey: 'Create a key',
   keyName: 'What is it for?',
-  scopes: 'What may it do?',
+  scopes: 'Scopes',
   scope: {
     chat: 'Chat with models, with the tools of this server',
     read: 'Read skills, search, see its own runs',
