@@ -50,6 +50,13 @@ async def http(bridge: Bridge) -> AsyncIterator[httpx.AsyncClient]:
         yield client
 
 
+async def test_calls_in_direct_mode_are_published(bridge: Bridge, recorder: Recorder) -> None:
+    await bridge.skills.install_skill(skill_zip("reads"))
+    await bridge.skills.execute_skill("reads")
+    await bridge.tools.execute("skill:reads")
+    assert [event["skill"] for event in recorder.all("direct")] == ["reads", "reads"]
+
+
 async def test_runs_are_published_from_the_queue_to_their_end(bridge: Bridge, recorder: Recorder) -> None:
     await bridge.skills.install_skill(skill_zip("says", {"scripts/execute.py": ECHO}))
     result = await bridge.skills.execute_skill("says")

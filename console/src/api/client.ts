@@ -1,7 +1,7 @@
 /** The typed client of the server's HTTP API. Its types are generated from the OpenAPI document. */
 import createClient from 'openapi-fetch';
 
-import { ApiError, asApiError, errorFrom } from './errors';
+import { asApiError, connectionClosed, errorFrom } from './errors';
 import { keyHolder } from './key.svelte';
 import type { components, paths } from './schema';
 
@@ -104,7 +104,7 @@ export function upload<T>(
     for (const [name, value] of Object.entries(options.headers ?? {})) request.setRequestHeader(name, value);
     const used = keyHolder.key;
     request.upload.onprogress = (event) => options.onProgress?.({ sent: event.loaded, total: event.total });
-    request.onerror = () => reject(new ApiError(0, 'UNREACHABLE', 'The server closed the connection.'));
+    request.onerror = () => reject(connectionClosed());
     request.onabort = () => reject(new DOMException('aborted', 'AbortError'));
     request.onload = () => {
       let answer: unknown = request.responseText;

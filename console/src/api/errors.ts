@@ -1,3 +1,5 @@
+import { t } from './words';
+
 /** An answer of the server that is not a success, or no answer at all. */
 export class ApiError extends Error {
   constructor(
@@ -30,10 +32,14 @@ export function isAbort(error: unknown): boolean {
   return error instanceof DOMException && error.name === 'AbortError';
 }
 
+export function connectionClosed(): ApiError {
+  return new ApiError(0, 'UNREACHABLE', t.closed);
+}
+
 /** Any thrown value as an ApiError. */
 export function asApiError(error: unknown): ApiError {
   if (error instanceof ApiError) return error;
-  if (error instanceof TypeError) return new ApiError(0, 'UNREACHABLE', 'The server does not answer.');
+  if (error instanceof TypeError) return new ApiError(0, 'UNREACHABLE', t.away);
   return new ApiError(0, 'UNEXPECTED', error instanceof Error ? error.message : String(error));
 }
 

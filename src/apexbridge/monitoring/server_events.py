@@ -55,6 +55,12 @@ class ServerEventRun(WireModel):
     duration_ms: int | None = Field(description="Once it has ended, if it began.")
 
 
+class ServerEventDirect(WireModel):
+    """`direct`: a skill was called in direct mode."""
+
+    skill: str
+
+
 class ServerEventApproval(WireModel):
     """`approval`: an approval was requested, decided, used, or is gone."""
 
@@ -100,6 +106,9 @@ class ServerEvents:
             duration_ms=(row.ended_at or 0) - (row.started_at or 0) if has_ended else None,
         )
         self._feed.publish("run", event, owner=row.caller)
+
+    def direct_called(self, skill: str, caller: str) -> None:
+        self._feed.publish("direct", ServerEventDirect(skill=skill), owner=caller)
 
     def skills_changed(self, change: SkillEvent, names: Iterable[str]) -> None:
         """Publish a change of skills."""

@@ -21,6 +21,7 @@ export default {
   formJsonLabel: 'Input as JSON',
   formMode: 'How to enter the input',
   formNotObject: 'The input must be a JSON object: { … }',
+  formTooLong: 'This input is too long for fields.',
   formBroken: 'This schema cannot be drawn as fields. Enter the input as JSON.',
   formNone: 'No fields.',
   formDefault: (value: string) => `default ${value}`,

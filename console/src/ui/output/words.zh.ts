@@ -22,6 +22,7 @@ const zh: typeof en = {
   formJsonLabel: 'JSON 格式的输入',
   formMode: '输入方式',
   formNotObject: '输入必须是 JSON 对象：{ … }',
+  formTooLong: '此输入过长，无法显示为字段。',
   formBroken: '此模式无法显示为字段，请以 JSON 格式输入。',
   formNone: '没有字段。',
   formDefault: (value) => `默认 ${value}`,

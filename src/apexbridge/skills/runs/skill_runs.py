@@ -128,7 +128,7 @@ class SkillRuns:
                     if row.content_hash != admission.tool.metadata.content_hash:  # replaced since it was found
                         raise _busy(row.name)
                     if mode == "direct":
-                        result = await self._render(row, folder.path, call.input)
+                        result = await self._render(row, folder.path, call.input, caller=call.caller)
                         record.complete(result.content)
                         return result
                     run = await self._start(id, call, row, folder, script, admission, held, resources)
@@ -258,7 +258,7 @@ class SkillRuns:
             origin=call.conversation.origin,
         )
 
-    async def _render(self, row: Row, folder: Path, input: Mapping[str, Any]) -> DirectSkillResult:
+    async def _render(self, row: Row, folder: Path, input: Mapping[str, Any], *, caller: str = "") -> DirectSkillResult:
         self.check_direct_mode(row.name)
         begun = time.monotonic()
         try:
@@ -276,6 +276,8 @@ class SkillRuns:
             await self._statistics.record(row.name, success=True, duration_ms=duration_ms)
         except sqlite3.Error:  # the call succeeds even if it cannot be counted
             logger.warning("a call of %s could not be counted", row.name, exc_info=True)
+        if self._tracker is not None:
+            self._tracker.note_direct_call(row.name, caller)
         return result
 
 

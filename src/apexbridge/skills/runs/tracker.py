@@ -62,9 +62,11 @@ logger = logging.getLogger(__name__)
 
 
 class RunListener(Protocol):
-    """Is notified of every run that is queued, begins, ends or is deleted."""
+    """Is notified of every run that is queued, begins, ends or is deleted, and of every call in direct mode."""
 
     def run_changed(self, row: RunRow, *, is_deleted: bool = False) -> None: ...
+
+    def direct_called(self, skill: str, caller: str) -> None: ...
 
 
 class Run:
@@ -269,6 +271,11 @@ class RunTracker:
         run.log.add("result", result)
         run.log.end()
         self._notify(row)
+
+    def note_direct_call(self, skill: str, caller: str) -> None:
+        """Tell the listener of a call in direct mode, which is no run."""
+        if self._listener is not None:
+            self._listener.direct_called(skill, caller)
 
     def _notify(self, row: RunRow, *, is_deleted: bool = False) -> None:
         if self._listener is not None:

@@ -15,6 +15,7 @@ from apexbridge.agent.tool_steps import CallKind, CallState
 from apexbridge.monitoring.server_events import (
     ServerEventApproval,
     ServerEventCounts,
+    ServerEventDirect,
     ServerEventHello,
     ServerEventMcp,
     ServerEventRun,
@@ -43,6 +44,7 @@ _SCHEMES: Json = {
 _SERVER_EVENTS: dict[str, type[WireModel]] = {
     "hello": ServerEventHello,
     "run": ServerEventRun,
+    "direct": ServerEventDirect,
     "approval": ServerEventApproval,
     "skills": ServerEventSkills,
     "counts": ServerEventCounts,

@@ -1,6 +1,6 @@
 /** An install of packages with the lines of its installer. It goes on while other parts of the page are shown. */
 import { check, send } from '../../../api/client';
-import { asApiError, errorFrom, isAbort, type ApiError } from '../../../api/errors';
+import { asApiError, connectionClosed, errorFrom, isAbort, type ApiError } from '../../../api/errors';
 import { readEvents } from '../../../api/sse';
 
 /** Older lines are dropped. */
@@ -39,7 +39,7 @@ export class PackageInstall {
         else if (event === 'result') return true;
         else if (event === 'error') throw errorFrom(500, JSON.parse(data));
       }
-      throw errorFrom(0, { code: 'UNREACHABLE', message: 'The server closed the connection.' });
+      throw connectionClosed();
     } catch (error) {
       if (!isAbort(error)) this.error = asApiError(error);
       return false;

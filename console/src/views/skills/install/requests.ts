@@ -1,6 +1,6 @@
 /** Checking and installing over HTTP, with progress. */
 import { send, upload, type SentProgress } from '../../../api/client';
-import { ApiError, errorFrom } from '../../../api/errors';
+import { connectionClosed, errorFrom } from '../../../api/errors';
 import { readEvents } from '../../../api/sse';
 import type { CheckReport, InstallReceipt, Progress } from './types';
 
@@ -68,7 +68,7 @@ async function streamed<T>(
     else if (event === 'result') return value as T;
     else if (event === 'error') throw errorFrom(statusOf(value), value);
   }
-  throw new ApiError(0, 'UNREACHABLE', 'The server closed the connection.');
+  throw connectionClosed();
 }
 
 function statusOf(value: unknown): number {

@@ -1,0 +1,5 @@
+/** Why there is no answer. */
+export default {
+  away: 'The server does not answer.',
+  closed: 'The server closed the connection.',
+};
