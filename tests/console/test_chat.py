@@ -339,7 +339,7 @@ def test_an_approval_that_expires_in_the_chat_says_so(
     expect(page.get_by_role("alert")).to_have_count(0)
     if is_for_others:
         return
-    assert len(console.upstream.bodies(model)) == 1  # nobody has decided, so nothing goes on by itself
+    assert len(console.upstream.bodies(model)) == 1  # without a decision the answer does not go on
     page.reload()
     expect(expired).to_be_visible()
     expect(steps(page)).to_contain_text("Run skill, stopped")

@@ -216,7 +216,7 @@ def test_a_server_that_restarts_during_an_install_loses_nothing(browser: Browser
                 expect(each.get_by_role("button", name="Try again")).to_be_visible()
 
             start("--port", str(urlsplit(server.url).port))
-            for each in (row, other):  # checked again by itself
+            for each in (row, other):  # checked again automatically
                 each.get_by_role("button", name="Install", exact=True).click()
                 expect(each.get_by_role("status")).to_have_text("Installed")
             row.get_by_role("link", name="restarted", exact=True).click()

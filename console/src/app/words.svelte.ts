@@ -5,7 +5,7 @@ export type Language = 'en' | 'zh';
 type Texts = Record<string, unknown>;
 
 function preferred(): Language {
-  const stored = localStorage.getItem(STORED_AS);
+  const stored = globalThis.localStorage?.getItem(STORED_AS); // unit tests have none
   if (stored === 'en' || stored === 'zh') return stored;
   return navigator.languages
     .find((name) => /^(en|zh)\b/i.test(name))

@@ -273,7 +273,7 @@ class RunTracker:
         self._notify(row)
 
     def note_direct_call(self, skill: str, caller: str) -> None:
-        """Tell the listener of a call in direct mode, which is no run."""
+        """Notify the listener of a call in direct mode. It has no run."""
         if self._listener is not None:
             self._listener.direct_called(skill, caller)
 
