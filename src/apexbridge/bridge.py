@@ -291,7 +291,7 @@ class Bridge:
             ServerError: DATA_DIR_IN_USE, or STORAGE_FULL if the directory cannot be written to.
         """
         settings = settings or Settings()
-        embedder = embedder or choose_embedder(settings.retrieval)
+        embedder = embedder or choose_embedder(settings.retrieval, settings.data_dir)
         with owned(settings.data_dir):
             await in_thread(keep_private, settings.data_dir)
             database = await in_thread(_open_database, settings.data_dir)

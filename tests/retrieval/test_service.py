@@ -39,7 +39,7 @@ class BrokenModel:
     def scale(self) -> Scale:
         return Scale(unrelated=0.0, related=1.0)
 
-    def embed(self, texts: Any) -> Floats:
+    def embed(self, texts: Any, *, are_requests: bool = False) -> Floats:
         raise EmbeddingError("The model is broken.")
 
 

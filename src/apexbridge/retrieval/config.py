@@ -13,6 +13,8 @@ DEFAULT_THRESHOLD = 0.15
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RetrievalSettings:
     embedding: EmbeddingKind = "bundled"
+    models: tuple[str, ...] = ()
+    """Names of local models; empty for all that are installed along."""
     base_url: str | None = None
     model: str | None = None
     api_key: str | None = field(default=None, repr=False)

@@ -21,7 +21,7 @@ DENSE_WEIGHT = 0.7
 GIST_SHARE = 0.5
 """Share of the dense weight of the English models, if they read a translation of the request, word by word."""
 CLAUSE_WEIGHT, CLAUSE_WEIGHT_CJK = 0.1, 0.35
-LEXICAL_WEIGHT, MAX_LEXICAL_WEIGHT = 0.3, 0.7
+LEXICAL_WEIGHT, MAX_LEXICAL_WEIGHT = 0.25, 0.7
 LEXICAL_GROWTH, LEXICAL_GROWTH_FROM = 0.4, 4000
 """In a large library many skills mean nearly the same and words decide: weight added per tenfold size."""
 KNOWN_LITTLE, KNOWN_ENOUGH, KNOWN_WELL = 0.1, 0.3, 0.7

@@ -1,21 +1,28 @@
-"""One or two models combined: a skill's vector is the vectors of all models in a row."""
+"""Several models combined: a skill's vector is the vectors of all models in a row."""
 
+import logging
 import threading
 from collections import OrderedDict
 from collections.abc import Sequence
 from dataclasses import dataclass
+from pathlib import Path
 
 import numpy as np
 
 from apexbridge.errors import ServerError
 from apexbridge.retrieval.config import RetrievalSettings
 from apexbridge.retrieval.documents import Document
-from apexbridge.retrieval.embedders.bundled import MultilingualModel, find_english_model
+from apexbridge.retrieval.embedders.bundled import ENGLISH_MODEL, MultilingualModel, find_english_model
 from apexbridge.retrieval.embedders.endpoint import EndpointModel
-from apexbridge.retrieval.embedders.model import Floats, Model, Scale
-from apexbridge.retrieval.text import clauses, english_gist, is_mostly_ascii
+from apexbridge.retrieval.embedders.model import EmbeddingError, Floats, Model, Scale
+from apexbridge.retrieval.embedders.model_store import ModelStore
+from apexbridge.retrieval.text import clauses, english_gist, is_mostly_ascii, tokens
 
 CACHED_REQUESTS = 1000
+DEFAULT_MODEL = MultilingualModel.id
+OPTIONAL_MODELS = (ENGLISH_MODEL.name, "gte-small")
+"""Used too if they are installed, unless the settings name the models."""
+logger = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -36,7 +43,8 @@ class Embedder:
     """Embeds skills and requests. Its calls block and raise EmbeddingError; several threads may call at once."""
 
     def __init__(self, models: Sequence[Model]) -> None:
-        self.models = tuple(models)
+        # Those that cannot read every request come last, so that a vector of the others has its columns first.
+        self.models = tuple(sorted(models, key=lambda model: model.english_only))
         self.id = "+".join(model.id for model in self.models)
         self._requests: OrderedDict[str, RequestVectors] = OrderedDict()
         self._lock = threading.Lock()
@@ -92,22 +100,51 @@ class Embedder:
         return vectors
 
 
-def choose_embedder(settings: RetrievalSettings) -> Embedder:
-    """The embedder for these settings. An endpoint without address or model is an INVALID_SETTING."""
+def choose_embedder(settings: RetrievalSettings, data_dir: Path | None = None) -> Embedder:
+    """The embedder for these settings. What is incomplete or not installed is an INVALID_SETTING."""
     if settings.embedding == "openai":
         if not settings.base_url or not settings.model:
             raise ServerError(
                 "APEX_EMBEDDING=openai needs APEX_EMBEDDING_BASE_URL and APEX_EMBEDDING_MODEL.", code="INVALID_SETTING"
             )
         return Embedder([EndpointModel(base_url=settings.base_url, model=settings.model, api_key=settings.api_key)])
-    english = find_english_model()
-    return Embedder([MultilingualModel(), english] if english else [MultilingualModel()])
+    store = ModelStore(data_dir)
+    if not settings.models:
+        names = [DEFAULT_MODEL, *(name for name in OPTIONAL_MODELS if _open_model(name, store) is not None)]
+    else:
+        names = list(dict.fromkeys(settings.models))
+    models = []
+    for name in names:
+        model = _open_model(name, store)
+        if model is None:
+            known = ", ".join([DEFAULT_MODEL, ENGLISH_MODEL.name, *(one.card.name for one in store.models())])
+            raise ServerError(
+                f"APEX_EMBEDDING_MODELS names {name}, which is not installed. There is: {known}. "
+                f"Add it: apex models add {name}",
+                code="INVALID_SETTING",
+            )
+        models.append(model)
+    return Embedder(models)
+
+
+def _open_model(name: str, store: ModelStore) -> Model | None:
+    """A model by name; None if it is not installed or cannot be used."""
+    if name == DEFAULT_MODEL:
+        return MultilingualModel()
+    if name == ENGLISH_MODEL.name:
+        return find_english_model()
+    try:
+        installed = store.find(name)
+    except EmbeddingError as error:
+        logger.warning("%s", error)
+        return None
+    return installed.open() if installed else None
 
 
 def _embed_request(model: Model, request: str) -> ModelVectors | None:
     is_gist = model.english_only and not is_mostly_ascii(request)
     text = english_gist(request) if is_gist else request
-    if text is None:
-        return None
-    vectors = model.embed([text] if is_gist else [text, *clauses(text)])
+    if text is None or (model.english_only and not tokens(text)):
+        return None  # for such a model, all requests without a word that says something are alike
+    vectors = model.embed([text] if is_gist else [text, *clauses(text)], are_requests=True)
     return ModelVectors(whole=vectors[0], clauses=vectors[1:], scale=model.scale(), is_gist=is_gist)

@@ -3,7 +3,7 @@
 import logging
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import httpx
@@ -12,6 +12,7 @@ import orjson
 
 from apexbridge._json import check_shape
 from apexbridge.retrieval.embedders.model import EmbeddingError, Floats, Scale, normalized
+from apexbridge.retrieval.embedders.scale import measure_scale
 
 MAX_BATCH = 100
 """Texts per request."""
@@ -33,18 +34,6 @@ NUMBER_BYTES = 30
 HEAD_BYTES, HEAD_VALUES = 64 * 1024, 10_000
 """What a response may have besides the vectors."""
 CHUNK_BYTES = 64 * 1024
-RELATED_PAIRS = (
-    ("commit my changes with a good message", "git commit: Creates git commits with conventional messages"),
-    ("what will the weather be like tomorrow", "weather: Reports the weather forecast for a city"),
-    ("make a chart out of this spreadsheet", "excel analysis: Reads Excel files and draws charts"),
-    ("translate this letter into French", "translator: Translates text between languages"),
-    ("find me a cheap flight to Rome", "flight search: Searches flights by price and date"),
-    ("resize these photos", "image tools: Crops, resizes and converts pictures"),
-    ("帮我写一封请假邮件", "邮件助手: 起草和发送电子邮件"),
-    ("把这个文件转成PDF", "文档转换: 将文档转换为PDF格式"),
-)
-MIN_SCALE = 0.05
-"""Least distance between related and unrelated, for a model that cannot distinguish them."""
 logger = logging.getLogger(__name__)
 
 
@@ -75,10 +64,11 @@ class EndpointModel:
         """Measured once, with pairs of texts that are known to be related."""
         with self._lock:
             if self._scale is None:
-                self._scale = _measure_scale(self.embed)
+                self._scale = measure_scale(self.embed)
             return self._scale
 
-    def embed(self, texts: Sequence[str]) -> Floats:
+    def embed(self, texts: Sequence[str], *, are_requests: bool = False) -> Floats:
+        """Endpoints know no difference between requests and documents."""
         if len(texts) == 1:
             return normalized(self._request(texts))
         batches = [self._embed_batch(texts[start : start + MAX_BATCH]) for start in range(0, len(texts), MAX_BATCH)]
@@ -163,11 +153,3 @@ class EndpointModel:
 def _retry_after(response: httpx.Response, default: float) -> float:
     seconds = response.headers.get("retry-after", "")
     return float(seconds) if seconds.isascii() and seconds.isdigit() else default
-
-
-def _measure_scale(embed: Callable[[Sequence[str]], Floats]) -> Scale:
-    vectors = embed([text for pair in RELATED_PAIRS for text in pair])
-    cosines = vectors[0::2] @ vectors[1::2].T
-    is_pair = np.eye(len(RELATED_PAIRS), dtype=np.bool_)
-    unrelated, related = float(cosines[~is_pair].mean()), float(cosines[is_pair].mean())
-    return Scale(unrelated=unrelated, related=max(related, unrelated + MIN_SCALE))

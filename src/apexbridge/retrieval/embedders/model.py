@@ -43,8 +43,8 @@ class Model(Protocol):
 
     def scale(self) -> Scale: ...
 
-    def embed(self, texts: Sequence[str]) -> Floats:
-        """One vector of length 1 per text; raises EmbeddingError."""
+    def embed(self, texts: Sequence[str], *, are_requests: bool = False) -> Floats:
+        """One vector of length 1 per text; raises EmbeddingError. Some models tell requests from documents."""
 
 
 def normalized(vectors: Floats) -> Floats:

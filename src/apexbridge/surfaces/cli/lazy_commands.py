@@ -24,6 +24,7 @@ COMMANDS: dict[str, dict[str, tuple[str, str | None]]] = {
         "audit": ("keys:audit", "The log of administrative acts."),
         "chats": ("chats:app", "Records of chat requests."),
         "config": ("host:config", "The settings and their sources."),
+        "models": ("models:app", "Embedding models, which search compares meanings with."),
         "eval": ("evaluation:app", "Measure search on your own files."),
     },
     "skills": {

@@ -32,7 +32,8 @@ def retrieval(
 ) -> None:
     """Measure recall, MRR and nDCG of search on a corpus; thresholds are off."""
     console = session.console
-    embedder = choose_embedder(load_settings().retrieval)
+    settings = load_settings()
+    embedder = choose_embedder(settings.retrieval, settings.data_dir)
     with console.progress_bar("embedding the corpus") as progress:
         try:
             found = evaluate(

