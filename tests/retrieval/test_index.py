@@ -120,3 +120,31 @@ def test_a_repeated_word_counts_as_often_as_it_occurs() -> None:
         index.put(slot, words)
     once, often = index.score(["pdf"]), index.score(["pdf"] * 8 + ["merge"])
     np.testing.assert_allclose(often, 8 * once + index.score(["merge"]), rtol=1e-5)
+
+
+def test_mistyped_and_half_typed_words_find_those_that_were_meant() -> None:
+    index = KeywordIndex()
+    for slot, words in enumerate(
+        ["commit", "calendar", "spreadsheet", "merg", "calend", "天气", "pdf2text", "compress"]
+    ):
+        index.put(slot, [words])
+    meant = {
+        "comit": ["commit"],  # a letter is missing
+        "cmomit": ["commit"],  # two have changed places
+        "spreadshet": ["spreadsheet"],
+        "spraedsheets": ["spreadsheet"],  # two mistakes in a long word
+        "calenda": ["calend", "calendar"],
+        "spre": ["spreadsheet"],  # its beginning
+    }
+    assert {word: sorted(found) for word, found in index.corrections([*meant, "commit"]).items()} == meant
+    for word in ("vommit", "kalendar", "mreg", "天汽", "com", "zzzzzz", "pdf2tex", "", "\ud800"):
+        assert index.corrections([word]) == {}, word
+    index.drop(0)
+    assert "comit" not in index.corrections(["comit"])
+
+
+def test_corrections_are_bounded() -> None:
+    index = KeywordIndex()
+    index.put(0, [f"prefix{letter}" for letter in "abcdefghijklmnop"])
+    assert all(len(found) <= 2 for found in index.corrections(["prefi", "prefixy", "pref"]).values())
+    assert len(index.corrections([f"prefix{letter}" for letter in "qrstuvwxyz"])) == 8

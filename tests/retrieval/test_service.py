@@ -683,3 +683,12 @@ async def test_many_searches_of_one_caller_do_not_delay_those_of_another(
             release.set()
     assert len(started) == 41
     assert started.index("one") <= 2 * MODEL_THREADS
+
+
+async def test_a_mistyped_request_finds_the_skill_and_shows_the_word_that_was_meant(searching: Searching) -> None:
+    async with searching.open(Embedder([BrokenModel()])) as service:
+        await service.index_skills(LIBRARY)
+        (first, *_) = await service.find_relevant_skills("wether forcast")
+        assert first.name == "weather"
+        assert set(first.why.matched_words) == {"weather", "forecast"}
+        assert await service.find_relevant_skills("leather footwear") == []

