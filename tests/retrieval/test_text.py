@@ -93,11 +93,12 @@ def test_the_glossary_translates_both_ways() -> None:
 
 
 def test_the_dictionary_translates_what_the_glossary_does_not_have() -> None:
-    by_glossary, by_dictionary = translated("预测分子毒性")
-    assert ("predict" in by_glossary, {"molecul", "toxic"} <= set(by_dictionary)) == (True, True)
+    by_glossary, by_dictionary = translated("预测彩虹")
+    assert ("predict" in by_glossary, "rainbow" in by_dictionary) == (True, True)
     assert english_gist("帮我提交代码") == "commit git"
-    assert english_gist("预测分子毒性") == "forecast molecule toxicity"
+    assert english_gist("预测彩虹") == "forecast rainbow"
     assert english_gist("把 C++ 代码上传到 GitHub") == "c++ code upload github"
+    assert english_gist("部署智能合约") == "deploy smart contract"
     assert english_gist("请帮我") is None
 
 
@@ -114,7 +115,7 @@ def test_without_a_readable_dictionary_the_glossary_still_translates(
     dictionary._entries.cache_clear()
     text._parts.cache_clear()
     try:
-        assert english_gist("提交分子") == "commit submit"
+        assert english_gist("提交彩虹") == "commit submit"
     finally:
         dictionary._entries.cache_clear()
         text._parts.cache_clear()

@@ -216,7 +216,7 @@ def _parts(text: str) -> list[_Part]:
         for end in range(min(len(text), position + MAX_TERM_CHARACTERS), position + 1, -1):
             term = text[position:end]
             if term in glossary.gist_of:
-                found.append(_Part(glossary.gist_of[term], "glossary"))
+                found.append(_Part([word.replace("_", " ") for word in glossary.gist_of[term]], "glossary"))
             elif term in CHINESE_STOP_WORDS:
                 pass
             elif known := meanings(term):
