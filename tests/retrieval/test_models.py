@@ -121,6 +121,18 @@ def test_a_model_that_cannot_be_used_is_refused_and_leaves_nothing(tmp_path: Pat
     assert list((tmp_path / "data/models").iterdir()) == []
 
 
+@pytest.mark.parametrize("name", ["../x", "/x", ".x", "", "a/b", "名", "x" * 101, "use\n"])
+def test_a_name_that_is_no_folder_of_its_own_is_refused(tmp_path: Path, shared: Path, name: str) -> None:
+    write_model(tmp_path / "tiny")
+    before = sorted(tmp_path.iterdir())
+    if name:
+        with pytest.raises(InvalidInputError, match="cannot be the name"):
+            ModelStore(tmp_path / "data").add(str(tmp_path / "tiny"), name=name, say=quiet)
+    with pytest.raises(ApexBridgeError):
+        ModelStore(tmp_path / "data").remove(name)
+    assert sorted(tmp_path.iterdir()) == before
+
+
 def test_a_damaged_model_is_reported_and_the_others_are_used(tmp_path: Path, shared: Path) -> None:
     store = ModelStore(tmp_path / "data")
     for name in ("good", "damaged"):

@@ -31,6 +31,7 @@ PREFIXES = {
     "bge-large-en": ("Represent this sentence for searching relevant passages: ", ""),
 }
 """Of the request and of the document, for models whose files do not name them."""
+NAME_PATTERN = r"^[A-Za-z0-9][A-Za-z0-9._-]{0,99}$"
 Pooling = Literal["mean", "cls", "last"]
 
 
@@ -39,7 +40,7 @@ class ModelCard(BaseModel):
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
-    name: str = Field(min_length=1, max_length=100, pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]*$")
+    name: str = Field(pattern=NAME_PATTERN)
     file: str = Field(description="The path of the ONNX file in the folder.")
     dimensions: int = Field(ge=1, le=8192)
     max_tokens: int = Field(default=MAX_TOKENS, ge=8, le=8192)

@@ -1,5 +1,6 @@
 """Embedding models that are installed beside the bundled ones: each is a folder with weights, tokenizer and card."""
 
+import re
 import shutil
 import sys
 import tempfile
@@ -10,7 +11,7 @@ from pathlib import Path
 
 from apexbridge.errors import InvalidInputError, RequestError
 from apexbridge.retrieval.embedders.model import EmbeddingError
-from apexbridge.retrieval.embedders.model_card import CARD_FILE, TOKENIZER_FILE, ModelCard, read_card
+from apexbridge.retrieval.embedders.model_card import CARD_FILE, NAME_PATTERN, TOKENIZER_FILE, ModelCard, read_card
 from apexbridge.retrieval.embedders.model_sources import KNOWN_MODELS, digest_of, fetch_from_hub, fetch_known_model
 from apexbridge.retrieval.embedders.onnx_model import OnnxModel
 
@@ -61,6 +62,11 @@ class ModelStore:
         It is loaded once and has to embed a text. Raises InvalidInputError.
         """
         target_name = name or _name_of(source)
+        if not re.fullmatch(NAME_PATTERN, target_name):
+            raise InvalidInputError(
+                f"{target_name} cannot be the name of a model: use letters, digits, dots, hyphens and underscores, "
+                "as in --name my-model"
+            )
         target = self._folders[-1 if shared else 0] / target_name
         if target.exists():
             raise InvalidInputError(f"There is a model named {target_name} already: apex models remove {target_name}")
