@@ -122,7 +122,7 @@ def test_a_model_that_cannot_be_used_is_refused_and_leaves_nothing(tmp_path: Pat
 
 
 @pytest.mark.parametrize("name", ["../x", "/x", ".x", "", "a/b", "名", "x" * 101, "use\n"])
-def test_a_name_that_is_no_folder_of_its_own_is_refused(tmp_path: Path, shared: Path, name: str) -> None:
+def test_a_name_that_cannot_be_a_folder_is_refused(tmp_path: Path, shared: Path, name: str) -> None:
     write_model(tmp_path / "tiny")
     before = sorted(tmp_path.iterdir())
     if name:

@@ -102,7 +102,11 @@ def test_the_dictionary_translates_what_the_glossary_does_not_have() -> None:
     assert english_gist("请帮我") is None
 
 
-@pytest.mark.parametrize("content", [None, b"", b"not a gzip file", gzip.compress("蝴蝶".encode("utf-16"))])
+@pytest.mark.parametrize(
+    "content",
+    [None, b"", b"not a gzip file", gzip.compress("蝴蝶".encode("utf-16"), mtime=0)],
+    ids=["no package", "empty", "not compressed", "not UTF-8"],
+)
 def test_without_a_readable_dictionary_the_glossary_still_translates(
     content: bytes | None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

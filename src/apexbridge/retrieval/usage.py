@@ -17,6 +17,8 @@ from apexbridge.retrieval.embedders.model import Floats
 MAX_PER_SKILL = 50
 MAX_PAIRS = 20_000
 """In total; the oldest are evicted first."""
+UNRELATED = 0.1
+"""Cosine of unrelated requests. Models whose cosines begin at 0.7 are shifted to it."""
 SAME_COSINE = 0.9999
 """Cosine from which two requests are the same. An embedding endpoint may round one text differently each time."""
 
@@ -149,7 +151,9 @@ def _cosines(matrix: Floats, vectors: RequestVectors) -> Floats:
     for own in readers:  # only the last model can be missing, so the columns stay aligned
         columns = matrix[:, start : start + len(own.whole)]
         start += len(own.whole)
-        total += columns @ np.vstack((own.whole, own.clauses)).T
+        shift = max(0.0, (own.scale.unrelated - UNRELATED) / (1 - UNRELATED))
+        cosines = columns @ np.vstack((own.whole, own.clauses)).T
+        total += np.where(columns.any(axis=1, keepdims=True), (cosines - shift) / (1 - shift), 0.0)
         read += columns.any(axis=1, keepdims=True)
     similarity: Floats = (total / np.maximum(read, 1)).max(axis=1).astype(np.float32)
     return similarity

@@ -117,11 +117,11 @@ def _name_of(source: str) -> str:
 def _copy(source: Path, target: Path, name: str) -> None:
     """What a model needs, and nothing else."""
     card = read_card(source, name)
-    wanted = [
+    needed = [
         *(card.file, TOKENIZER_FILE, CARD_FILE, "config.json", "tokenizer_config.json", "sentence_bert_config.json"),
         *("config_sentence_transformers.json", "1_Pooling/config.json", f"{card.file}_data", f"{card.file}.data"),
     ]
-    for name in wanted:
+    for name in needed:
         if (source / name).is_file():
             (target / name).parent.mkdir(parents=True, exist_ok=True)
             shutil.copyfile(source / name, target / name)
