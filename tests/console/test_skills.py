@@ -243,10 +243,11 @@ def test_folders_that_are_not_served_are_one_quiet_line(start_console: StartCons
     write_skill(console.data_dir / "skills", "broken-one", markdown="---\nname: [\n---\n")
     console.ask("POST", "/api/skills/reindex")
     page = open_page(console).page
-    line = page.get_by_text("1 folder is not served")
-    expect(page.get_by_text("broken-one")).to_be_hidden()
+    line, name = page.get_by_text("1 folder is not served"), page.get_by_text("broken-one", exact=True)
+    expect(line).to_be_visible()
+    expect(name).to_be_hidden()
     line.click()
-    expect(page.get_by_text("broken-one").first).to_be_visible()
+    expect(name).to_be_visible()
 
 
 def test_a_key_that_may_only_read_is_offered_no_changes(start_console: StartConsole, open_page: OpenPage) -> None:
