@@ -73,7 +73,7 @@ def test_a_model_is_added_listed_used_and_removed(tmp_path: Path, shared: Path) 
     added = store.add(str(write_model(tmp_path / "tiny")), say=quiet)
     assert added.folder == tmp_path / "data/models/tiny"
     assert added.card.sha256 == digest_of(tmp_path / "tiny/model.onnx").hex()
-    assert [model.card.name for model in store.models()] == ["tiny"]
+    assert [model.card.name for model in store.models()[0]] == ["tiny"]
     settings = RetrievalSettings(models=("tiny", "use-multilingual-v3"))
     embedder = choose_embedder(settings, tmp_path / "data")
     assert embedder.id == f"tiny@{added.card.sha256[:12]}+use-multilingual-v3"
@@ -81,7 +81,7 @@ def test_a_model_is_added_listed_used_and_removed(tmp_path: Path, shared: Path) 
     with pytest.raises(InvalidInputError, match="already"):
         store.add(str(tmp_path / "tiny"), say=quiet)
     store.remove("tiny")
-    assert store.models() == []
+    assert store.models() == ([], {})
     with pytest.raises(ApexBridgeError) as missing:
         store.remove("tiny")
     assert missing.value.code == "NOT_FOUND"
@@ -138,8 +138,9 @@ def test_a_damaged_model_is_reported_and_the_others_are_used(tmp_path: Path, sha
     for name in ("good", "damaged"):
         store.add(str(write_model(tmp_path / name)), say=quiet)
     (tmp_path / "data/models/damaged/tokenizer.json").unlink()
-    assert [model.card.name for model in store.models()] == ["good"]
-    assert "tokenizer.json" in store.problems()["damaged"]
+    models, problems = store.models()
+    assert [model.card.name for model in models] == ["good"]
+    assert "tokenizer.json" in problems["damaged"]
 
 
 def packed(folder: Path, target: Path) -> Path:

@@ -14,14 +14,13 @@ from apexbridge.retrieval.config import RetrievalSettings
 from apexbridge.retrieval.documents import Document
 from apexbridge.retrieval.embedders.bundled import ENGLISH_MODEL, MultilingualModel, find_english_model
 from apexbridge.retrieval.embedders.endpoint import EndpointModel
-from apexbridge.retrieval.embedders.model import EmbeddingError, Floats, Model, Scale
+from apexbridge.retrieval.embedders.model import Floats, Model, Scale
 from apexbridge.retrieval.embedders.model_store import ModelStore
 from apexbridge.retrieval.text import clauses, english_gist, is_mostly_ascii, tokens
 
 CACHED_REQUESTS = 1000
-DEFAULT_MODEL = MultilingualModel.id
-OPTIONAL_MODELS = (ENGLISH_MODEL.name, "gte-small")
-"""Used too if they are installed, unless the settings name the models."""
+DEFAULT_MODELS = (MultilingualModel.id, ENGLISH_MODEL.name, "gte-small")
+"""Used as far as they are installed, unless the settings name the models."""
 logger = logging.getLogger(__name__)
 
 
@@ -108,37 +107,26 @@ def choose_embedder(settings: RetrievalSettings, data_dir: Path | None = None) -
                 "APEX_EMBEDDING=openai needs APEX_EMBEDDING_BASE_URL and APEX_EMBEDDING_MODEL.", code="INVALID_SETTING"
             )
         return Embedder([EndpointModel(base_url=settings.base_url, model=settings.model, api_key=settings.api_key)])
-    store = ModelStore(data_dir)
-    if not settings.models:
-        names = [DEFAULT_MODEL, *(name for name in OPTIONAL_MODELS if _open_model(name, store) is not None)]
-    else:
-        names = list(dict.fromkeys(settings.models))
-    models = []
-    for name in names:
-        model = _open_model(name, store)
-        if model is None:
-            known = ", ".join([DEFAULT_MODEL, ENGLISH_MODEL.name, *(one.card.name for one in store.models())])
-            raise ServerError(
-                f"APEX_EMBEDDING_MODELS names {name}, which is not installed. There is: {known}. "
-                f"Add it: apex models add {name}",
-                code="INVALID_SETTING",
-            )
-        models.append(model)
-    return Embedder(models)
+    models = _installed_models(data_dir)
+    names = settings.models or [name for name in DEFAULT_MODELS if name in models]
+    if unknown := [name for name in names if name not in models]:
+        raise ServerError(
+            f"APEX_EMBEDDING_MODELS names {unknown[0]}, which is not installed. There is: {', '.join(models)}. "
+            f"Add it: apex models add {unknown[0]}",
+            code="INVALID_SETTING",
+        )
+    return Embedder([models[name] for name in dict.fromkeys(names)])
 
 
-def _open_model(name: str, store: ModelStore) -> Model | None:
-    """A model by name; None if it is not installed or cannot be used."""
-    if name == DEFAULT_MODEL:
-        return MultilingualModel()
-    if name == ENGLISH_MODEL.name:
-        return find_english_model()
-    try:
-        installed = store.find(name)
-    except EmbeddingError as error:
-        logger.warning("%s", error)
-        return None
-    return installed.open() if installed else None
+def _installed_models(data_dir: Path | None) -> dict[str, Model]:
+    """By name. None of them is loaded yet."""
+    models: dict[str, Model] = {MultilingualModel.id: MultilingualModel()}
+    if (english := find_english_model()) is not None:
+        models[ENGLISH_MODEL.name] = english
+    added, problems = ModelStore(data_dir).models()
+    for problem in problems.values():
+        logger.warning("%s", problem)
+    return {**{model.card.name: model.open() for model in added}, **models}
 
 
 def _embed_request(model: Model, request: str) -> ModelVectors | None:

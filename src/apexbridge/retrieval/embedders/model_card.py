@@ -23,6 +23,8 @@ TOKENIZER_FILE = "tokenizer.json"
 MAX_TOKENS = 128
 """Longer texts cost time, and a description says at its beginning what a skill is for."""
 MAX_CONFIG_BYTES = 1_000_000
+ENGLISH_BERT_WORDS = 30_522
+"""Size of the vocabulary of English BERT, which nearly all English models use."""
 DEFAULT_WEIGHT = 3.0
 PREFIXES = {
     "e5": ("query: ", "passage: "),
@@ -69,7 +71,7 @@ def read_card(folder: Path, name: str | None = None) -> ModelCard:
     sentence = _json(folder / "sentence_bert_config.json", is_required=False)
     request_prefix, document_prefix = _prefixes(folder, str(config.get("_name_or_path") or name))
     limits = (sentence.get("max_seq_length"), config.get("max_position_embeddings"), MAX_TOKENS)
-    languages = _json(folder / "tokenizer_config.json", is_required=False)
+    tokenizer = _json(folder / "tokenizer_config.json", is_required=False)
     fields = {
         "name": name,
         "file": next((name for name in MODEL_FILES if (folder / name).is_file()), MODEL_FILES[-1]),
@@ -78,8 +80,8 @@ def read_card(folder: Path, name: str | None = None) -> ModelCard:
         "pooling": _pooling(folder),
         "request_prefix": request_prefix,
         "document_prefix": document_prefix,
-        # BERT's lower-case WordPiece vocabularies are English, except those that say otherwise in their name.
-        "english_only": languages.get("tokenizer_class") == "BertTokenizer" and config.get("vocab_size") == 30522,
+        "english_only": tokenizer.get("tokenizer_class") == "BertTokenizer"
+        and config.get("vocab_size") == ENGLISH_BERT_WORDS,
     }
     return _checked(folder, fields)
 

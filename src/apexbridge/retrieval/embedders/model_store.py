@@ -38,23 +38,15 @@ class ModelStore:
         own = [data_dir / "models"] if data_dir is not None else []
         self._folders = [*own, SHARED_FOLDER]
 
-    def models(self) -> list[InstalledModel]:
-        """All that can be used, by name. A folder that cannot be used is left out."""
-        return [self._model(name) for name in self._names() if self._is_usable(name)]
-
-    def problems(self) -> dict[str, str]:
-        """Why a folder cannot be used, by name."""
-        found = {}
-        for name in self._names():
+    def models(self) -> tuple[list[InstalledModel], dict[str, str]]:
+        """Those that can be used, by name, and why the others cannot."""
+        found, problems = [], {}
+        for name, folder in sorted(self._model_folders().items()):
             try:
-                self._model(name)
+                found.append(InstalledModel(folder=folder, card=read_card(folder)))
             except EmbeddingError as error:
-                found[name] = str(error)
-        return found
-
-    def find(self, name: str) -> InstalledModel | None:
-        """Raises EmbeddingError if the model is there and cannot be used."""
-        return self._model(name) if name in self._names() else None
+                problems[name] = str(error)
+        return found, problems
 
     def add(self, source: str, *, name: str | None = None, shared: bool = False, say: Say = print) -> InstalledModel:
         """Install a model from a folder, a name of the list of known ones, or the hub: `owner/name@revision`.
@@ -89,25 +81,16 @@ class ModelStore:
 
     def remove(self, name: str) -> None:
         """Raises RequestError: NOT_FOUND."""
-        for folder in self._folders:
-            if name in self._names() and (folder / name / CARD_FILE).is_file():
-                shutil.rmtree(folder / name)
-                return
-        raise RequestError(f"No model named {name} is installed here. List them: apex models list", code="NOT_FOUND")
+        folder = self._model_folders().get(name)
+        if folder is None:
+            message = f"No model named {name} is installed here. List them: apex models list"
+            raise RequestError(message, code="NOT_FOUND")
+        shutil.rmtree(folder)
 
-    def _names(self) -> list[str]:
-        return sorted({path.parent.name for folder in self._folders for path in folder.glob(f"[!.]*/{CARD_FILE}")})
-
-    def _model(self, name: str) -> InstalledModel:
-        folder = next(folder / name for folder in self._folders if (folder / name / CARD_FILE).is_file())
-        return InstalledModel(folder=folder, card=read_card(folder))
-
-    def _is_usable(self, name: str) -> bool:
-        try:
-            self._model(name)
-        except EmbeddingError:
-            return False
-        return True
+    def _model_folders(self) -> dict[str, Path]:
+        """By name. A model of the data directory comes before one of the installation."""
+        cards = [path for folder in reversed(self._folders) for path in folder.glob(f"[!.]*/{CARD_FILE}")]
+        return {path.parent.name: path.parent for path in cards}
 
 
 def _name_of(source: str) -> str:

@@ -41,8 +41,7 @@ def add(
 @command(app, "list", "ls", connects=False)
 def list_models(session: Session, data_dir: DataDir = None) -> None:
     """List the added models."""
-    store = _store(data_dir)
-    models = store.models()
+    models, problems = _store(data_dir).models()
     rows = [(model.card.name, model.card.dimensions, f"{_size(model) // MB} MB", model.card.source) for model in models]
     session.table(
         [_view(model) for model in models],
@@ -50,7 +49,7 @@ def list_models(session: Session, data_dir: DataDir = None) -> None:
         rows,
         empty="No model is added. The bundled ones are used.",
     )
-    session.console.warn(list(store.problems().values()))
+    session.console.warn(list(problems.values()))
 
 
 @command(app, "remove", "rm", connects=False)
