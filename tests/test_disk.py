@@ -1,7 +1,6 @@
 """Quotas and the reserve on disk, and administration of the server on a full disk."""
 
 import os
-import subprocess
 import threading
 from collections.abc import AsyncIterator, Iterator
 from contextlib import ExitStack, asynccontextmanager
@@ -25,6 +24,7 @@ from apexbridge.surfaces.http.middleware.auth import Access
 from apexbridge.surfaces.http.middleware.limits import MAX_KEY_EXPORTS, ConcurrencyLimit
 from apexbridge.tools.conversation import Conversation
 from tests.making import skill_zip
+from tests.mounting import mounted_disk
 
 pytestmark = pytest.mark.anyio
 TIMEOUT_SECONDS = 60
@@ -39,13 +39,8 @@ WRITES_FILES = "open('output/small', 'w').write('x')\nf = open('output/sparse', 
 def small_disk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     """A file system of 48 MB, with a reserve of 1 MB."""
     monkeypatch.setattr(disk_module, "RESERVE_BYTES", MB)
-    folder = tmp_path / "small"
-    folder.mkdir()
-    subprocess.run(["mount", "-t", "tmpfs", "-o", "size=48m,mode=755", "tmpfs", str(folder)], check=True)
-    try:
+    with mounted_disk(tmp_path / "small", megabytes=48) as folder:
         yield folder
-    finally:
-        subprocess.run(["umount", "-l", str(folder)], check=True)
 
 
 @asynccontextmanager

@@ -4,7 +4,6 @@ import io
 import os
 import re
 import shutil
-import subprocess
 import threading
 import zipfile
 from collections.abc import Iterator
@@ -18,6 +17,7 @@ from tests.console.accessibility import findings
 from tests.console.browser import Watched, enter_key
 from tests.console.conftest import Console, OpenPage, StartConsole
 from tests.making import write_skill
+from tests.mounting import mounted_disk
 from tests.sandbox.test_layers import make_wheel
 from tests.skills.source_server import SourceRepository
 from tests.waiting import PATIENCE_SECONDS
@@ -136,13 +136,8 @@ def test_an_uninstall_names_what_is_lost_and_can_be_undone(console: Console, ope
 @pytest.fixture
 def full_disk(tmp_path: Path) -> Iterator[Path]:
     """A file system that is smaller than what a server keeps free."""
-    folder = tmp_path / "full"
-    folder.mkdir()
-    subprocess.run(["mount", "-t", "tmpfs", "-o", "size=128m,mode=755", "tmpfs", str(folder)], check=True)
-    try:
+    with mounted_disk(tmp_path / "full", megabytes=128) as folder:
         yield folder
-    finally:
-        subprocess.run(["umount", "-l", str(folder)], check=True)
 
 
 def test_an_uninstall_that_keeps_nothing_offers_no_undo(

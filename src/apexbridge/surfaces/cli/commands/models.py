@@ -4,6 +4,7 @@ from typing import Annotated, Any
 
 import typer
 
+from apexbridge.retrieval.embedders.embedder import DEFAULT_MODELS
 from apexbridge.retrieval.embedders.model_sources import KNOWN_MODELS
 from apexbridge.retrieval.embedders.model_store import InstalledModel, ModelStore
 from apexbridge.settings import load_settings
@@ -31,10 +32,12 @@ def add(
     """Add an embedding model in ONNX format: gte-small, a folder, or a model of the hub."""
     say = session.console.say if not session.json else (lambda text: None)
     model = _store(data_dir).add(source, name=name, shared=shared, say=say)
+    added = model.card.name
+    chosen = "" if added in DEFAULT_MODELS else f"APEX_EMBEDDING_MODELS={DEFAULT_MODELS[0]},{added} and "
     session.report(
         _view(model),
-        f"{model.card.name} is added: {model.card.dimensions} dimensions, {_size(model) // MB} MB. "
-        "It is used after a restart; every skill is embedded again then.",
+        f"{added} is added: {model.card.dimensions} dimensions, {_size(model) // MB} MB. "
+        f"It is used after {chosen}a restart; every skill is embedded again then.",
     )
 
 
