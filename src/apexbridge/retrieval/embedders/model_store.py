@@ -14,6 +14,7 @@ from apexbridge.retrieval.embedders.model import EmbeddingError
 from apexbridge.retrieval.embedders.model_card import CARD_FILE, NAME_PATTERN, TOKENIZER_FILE, ModelCard, read_card
 from apexbridge.retrieval.embedders.model_sources import KNOWN_MODELS, digest_of, fetch_from_hub, fetch_known_model
 from apexbridge.retrieval.embedders.onnx_model import OnnxModel
+from apexbridge.retrieval.embedders.onnx_reranker import OnnxReranker
 
 SHARED_FOLDER = Path(sys.prefix) / "share/apexbridge/models"
 """For every data directory of this installation."""
@@ -29,6 +30,16 @@ class InstalledModel:
 
     def open(self) -> OnnxModel:
         return OnnxModel(self.folder, self.card)
+
+    def open_reranker(self) -> OnnxReranker:
+        return OnnxReranker(self.folder, self.card)
+
+    def try_out(self) -> None:
+        """Load it and let it read a text. Raises EmbeddingError."""
+        if self.card.kind == "reranker":
+            self.open_reranker().score(PROBE, [PROBE], budget_seconds=1)
+        else:
+            self.open().embed([PROBE])
 
 
 class ModelStore:
@@ -73,7 +84,7 @@ class ModelStore:
                 card = read_card(folder, target_name).model_copy(update={"name": target_name, "source": source})
                 card = card.model_copy(update={"sha256": digest_of(folder / card.file).hex()})
                 (folder / CARD_FILE).write_text(card.model_dump_json(indent=2, exclude_defaults=True) + "\n")
-                OnnxModel(folder, card).embed([PROBE])
+                InstalledModel(folder=folder, card=card).try_out()
             except EmbeddingError as error:
                 raise InvalidInputError(str(error).replace(str(folder), source)) from error
             folder.rename(target)

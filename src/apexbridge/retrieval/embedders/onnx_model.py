@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 import numpy as np
+from numpy.typing import NDArray
 
 from apexbridge.retrieval.embedders.model import EmbeddingError, Floats, Scale, normalized
 from apexbridge.retrieval.embedders.model_card import TOKENIZER_FILE, ModelCard
@@ -15,16 +16,29 @@ from apexbridge.retrieval.embedders.scale import measure_scale
 
 BATCH = 16
 MAX_THREADS = 2
-OUTPUTS = ("last_hidden_state", "token_embeddings", "sentence_embedding")
+OUTPUTS = ("last_hidden_state", "token_embeddings", "sentence_embedding", "logits")
+Integers = NDArray[np.int64]
 T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class _Loaded:
+class LoadedModel:
     session: Any
     tokenizer: Any
     inputs: frozenset[str]
     output: str
+
+    def run(self, name: str, ids: Integers, mask: Integers, types: Integers) -> Floats:
+        """The output for a batch of tokenized texts. Raises EmbeddingError."""
+        feed = {"input_ids": ids, "attention_mask": mask, "token_type_ids": types}
+        try:
+            (output,) = self.session.run(
+                [self.output], {name: array for name, array in feed.items() if name in self.inputs}
+            )
+        except Exception as error:  # onnxruntime raises its own types
+            raise EmbeddingError(f"The model {name} failed ({type(error).__name__}).") from error
+        result: Floats = output
+        return result
 
 
 class OnnxModel:
@@ -36,7 +50,7 @@ class OnnxModel:
         self.english_only = card.english_only
         self.weight = card.weight
         self._card = card
-        self._loaded = once(lambda: _load(folder, card))
+        self._loaded = once(lambda: load_onnx(folder, card))
         self._scale = once(lambda: card.known_scale or measure_scale(self.embed, english_only=card.english_only))
 
     def scale(self) -> Scale:
@@ -55,19 +69,9 @@ class OnnxModel:
             vectors[batch] = self._pooled(loaded, [rows[row] for row in batch])
         return normalized(vectors)
 
-    def _pooled(self, loaded: _Loaded, rows: Sequence[Sequence[int]]) -> Floats:
-        ids = np.zeros((len(rows), max(map(len, rows))), np.int64)
-        mask = np.zeros_like(ids)
-        for number, row in enumerate(rows):
-            ids[number, : len(row)] = row
-            mask[number, : len(row)] = 1
-        feed = {"input_ids": ids, "attention_mask": mask, "token_type_ids": np.zeros_like(ids)}
-        try:
-            (hidden,) = loaded.session.run(
-                [loaded.output], {name: array for name, array in feed.items() if name in loaded.inputs}
-            )
-        except Exception as error:  # onnxruntime raises its own types
-            raise EmbeddingError(f"The model {self._card.name} failed ({type(error).__name__}).") from error
+    def _pooled(self, loaded: LoadedModel, rows: Sequence[Sequence[int]]) -> Floats:
+        ids, mask = padded(rows), padded([[1] * len(row) for row in rows])
+        hidden = loaded.run(self._card.name, ids, mask, np.zeros_like(ids))
         if hidden.shape[-1] != self.dimensions:
             raise EmbeddingError(
                 f"The model {self._card.name} has vectors of {hidden.shape[-1]} dimensions instead of "
@@ -84,6 +88,14 @@ class OnnxModel:
         return pooled
 
 
+def padded(rows: Sequence[Sequence[int]]) -> Integers:
+    """Rows of different lengths as a matrix, filled up with zeros."""
+    matrix = np.zeros((len(rows), max(map(len, rows))), np.int64)
+    for number, row in enumerate(rows):
+        matrix[number, : len(row)] = row
+    return matrix
+
+
 def once(load: Callable[[], T]) -> Callable[[], T]:
     """Load on the first call, also if several threads call at once. A failure is not remembered."""
     lock = threading.RLock()
@@ -98,7 +110,7 @@ def once(load: Callable[[], T]) -> Callable[[], T]:
     return get
 
 
-def _load(folder: Path, card: ModelCard) -> _Loaded:
+def load_onnx(folder: Path, card: ModelCard) -> LoadedModel:
     # On import, onnxruntime writes a device id and a telemetry database into the home directory.
     os.environ["ORT_DISABLE_TELEMETRY"] = "1"
     try:
@@ -108,16 +120,18 @@ def _load(folder: Path, card: ModelCard) -> _Loaded:
         options = onnxruntime.SessionOptions()
         options.intra_op_num_threads = min(MAX_THREADS, os.cpu_count() or 1)
         options.log_severity_level = 3
+        # Threads that wait actively take the processor from others: on a loaded machine everything slows down.
+        options.add_session_config_entry("session.intra_op.allow_spinning", "0")
         session = onnxruntime.InferenceSession(folder / card.file, options, providers=["CPUExecutionProvider"])
         tokenizer = tokenizers.Tokenizer.from_file(str(folder / TOKENIZER_FILE))
     except Exception as error:  # a broken installation raises many types
         raise EmbeddingError(
-            f"The embedding model {card.name} cannot be loaded ({type(error).__name__}); reinstall it."
+            f"The model {card.name} cannot be loaded ({type(error).__name__}); reinstall it."
         ) from error
     tokenizer.enable_truncation(card.max_tokens)
     tokenizer.no_padding()
     outputs = [output.name for output in session.get_outputs()]
-    return _Loaded(
+    return LoadedModel(
         session=session,
         tokenizer=tokenizer,
         inputs=frozenset(each.name for each in session.get_inputs()),
