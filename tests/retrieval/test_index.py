@@ -8,7 +8,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from apexbridge.retrieval.documents import Document
-from apexbridge.retrieval.index.vector_index import K1, KeywordIndex, VectorIndex
+from apexbridge.retrieval.index.keyword_index import K1, KeywordIndex
+from apexbridge.retrieval.index.vector_index import VectorIndex
 from apexbridge.retrieval.usage import MAX_PER_SKILL, UsageMemory
 
 WORDS = st.lists(st.sampled_from(["alpha", "beta", "gamma", "delta", "epsilon"]), max_size=6)
@@ -75,7 +76,7 @@ def test_memory_holds_each_name_once_with_its_own_vector(changes: list[tuple[boo
         assert slot is not None
         assert index.documents[slot].name == name
         assert index.vector(slot).tolist() == [value] * 5
-    assert index.matrix(0).shape == (len(known), 3)
+    assert len(index.vectors) == len(known)
 
 
 def test_documents_without_a_vector_are_listed() -> None:
