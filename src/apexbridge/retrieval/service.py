@@ -22,6 +22,7 @@ from apexbridge.retrieval.documents import Document, FactsOf, Searchable
 from apexbridge.retrieval.embedders.embedder import Embedder, RequestVectors
 from apexbridge.retrieval.embedders.model import EmbeddingError, Floats
 from apexbridge.retrieval.index.search_index import SearchIndex
+from apexbridge.retrieval.index.vector_file import VectorFileError
 from apexbridge.retrieval.kinds import Kind
 from apexbridge.retrieval.matches import RankPreview, SearchAnswer, SearchMode, SkillMatch, confidence, explain
 from apexbridge.retrieval.ranking import Candidate, Request, best_of, rank, rank_of_slot, scores_of_all
@@ -418,8 +419,14 @@ class ToolRetrievalService:
         self._model_problem = problem
 
     async def _in_turn(self, caller: str, work: Callable[[], T]) -> T:
+        loop = asyncio.get_running_loop()
         async with self._turns.turn(caller):
-            return await asyncio.get_running_loop().run_in_executor(self._threads, work)
+            try:
+                return await loop.run_in_executor(self._threads, work)
+            except VectorFileError as error:
+                logger.warning("%s; the vectors are read from LanceDB", error)
+                await self._index.reload()
+                return await loop.run_in_executor(self._threads, work)
 
     # -------------------------------------------------------------------------------------------------- past use
     async def remember(self, request: str, skill: str, *, succeeded: bool, caller: str = "", chat: str = "") -> bool:

@@ -1,6 +1,7 @@
 """Keyword search: BM25 over the tokens of each slot, with changes that cost little in a large index."""
 
 import itertools
+import json
 import math
 from bisect import bisect_left, insort
 from collections import Counter
@@ -116,6 +117,9 @@ class KeywordIndex:
         copy._numbers, copy._lengths = self._numbers.copy(), self._lengths.copy()
         copy._is_alive = self._is_alive.copy()
         return copy
+
+    def __len__(self) -> int:
+        return self._size
 
     def put(self, slot: int, tokens: Iterable[str]) -> None:
         counted = Counter(tokens)
@@ -298,10 +302,8 @@ class KeywordIndex:
 
     def packed(self, slots: NDArray[np.int64]) -> dict[str, NDArray[Any]]:
         """The documents of some slots, numbered in this order. `restore` accepts it."""
+        documents = self._numbers[slots]
         segments = [*self._segments, *filter(None, [self._recent_segment()])]
-        return self._packed(segments, self._numbers[slots])
-
-    def _packed(self, segments: Sequence[_Segment], documents: Integers) -> dict[str, NDArray[Any]]:
         numbers = np.full(self._next, -1, np.int32)
         numbers[documents] = np.arange(len(documents))
         empty = _Segment(starts=np.zeros(1, np.int32), documents=np.zeros(0, np.int32), counts=np.zeros(0, np.uint16))
@@ -309,7 +311,7 @@ class KeywordIndex:
         spread = np.diff(merged.starts)
         words = [word for word, count in zip(self._vocabulary, spread.tolist(), strict=True) if count]
         return {
-            "words": np.frombuffer("\n".join(words).encode("utf-8", "surrogatepass"), np.uint8),
+            "words": np.frombuffer(json.dumps(words).encode(), np.uint8),
             "starts": np.concatenate(([0], merged.starts[1:][spread > 0])).astype(np.int32),
             "documents": merged.documents,
             "counts": merged.counts,
@@ -318,8 +320,7 @@ class KeywordIndex:
 
     def restore(self, packed: Mapping[str, NDArray[Any]]) -> None:
         """Replace everything by what was packed."""
-        words = packed["words"].tobytes().decode("utf-8", "surrogatepass")
-        self._vocabulary = {word: term for term, word in enumerate(words.split("\n") if words else ())}
+        self._vocabulary = {word: term for term, word in enumerate(json.loads(packed["words"].tobytes()))}
         self._segments = [
             _Segment(starts=packed["starts"], documents=packed["documents"], counts=packed["counts"]),
         ]

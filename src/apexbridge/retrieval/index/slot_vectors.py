@@ -23,6 +23,8 @@ Cosines = tuple[Floats, Floats | None]
 """One model's cosines with the request, and with the nearest of its clauses if it has some."""
 NewFile = Callable[[int], VectorFile]
 """Creates a file for vectors of this length."""
+OpenFile = Callable[[str, NDArray[np.uint32]], VectorFile]
+"""Opens the file with this id and rows with these checksums."""
 
 
 class SlotVectors(Protocol):
@@ -53,6 +55,19 @@ class SlotVectors(Protocol):
 
     def copy(self) -> "SlotVectors":
         """A copy that can be changed."""
+
+    def packed(self, slots: NDArray[np.int64]) -> dict[str, NDArray[Any]]:
+        """The vectors of some slots as arrays, without those in a file. `unpacked_vectors` accepts it."""
+
+
+def unpacked_vectors(
+    dimensions: Sequence[int], packed: Mapping[str, NDArray[Any]], *, open_file: OpenFile
+) -> SlotVectors:
+    """What `packed` returned."""
+    if "matrix" in packed:
+        return MatrixVectors.unpacked(dimensions, packed)
+    file = open_file(str(packed["file"]), packed["checksums"])
+    return FiledVectors.unpacked(dimensions, file, packed)
 
 
 class MatrixVectors:
@@ -85,8 +100,8 @@ class MatrixVectors:
     def put(self, slot: int, vector: Floats | None) -> None:
         self._count = max(self._count, slot + 1)
         if slot >= len(self._has_vector):
-            self._has_vector = _doubled(self._has_vector)
-            self._matrices = [_doubled(matrix) for matrix in self._matrices]
+            self._has_vector = _with_room(self._has_vector)
+            self._matrices = [_with_room(matrix) for matrix in self._matrices]
         self._has_vector[slot] = vector is not None
         start = 0
         for matrix, size in zip(self._matrices, self._dimensions, strict=True):
@@ -113,6 +128,22 @@ class MatrixVectors:
     def vectors(self, slots: NDArray[np.int64]) -> Floats:
         return np.concatenate([matrix[slots] for matrix in self._matrices], axis=1)
 
+    def packed(self, slots: NDArray[np.int64]) -> dict[str, NDArray[Any]]:
+        return {"matrix": self.vectors(slots)}
+
+    @classmethod
+    def unpacked(cls, dimensions: Sequence[int], packed: Mapping[str, NDArray[Any]]) -> "MatrixVectors":
+        """What `packed` returned."""
+        unpacked, matrix = cls(dimensions), packed["matrix"]
+        if matrix.shape[1] != sum(dimensions):
+            raise ValueError("the vectors have another length")
+        unpacked._count = len(matrix)
+        if len(matrix):
+            parts = np.split(matrix, np.cumsum(unpacked._dimensions)[:-1], axis=1)
+            unpacked._matrices = [np.ascontiguousarray(part) for part in parts]
+            unpacked._has_vector = np.ones(len(matrix), np.bool_)
+        return unpacked
+
     def copy(self) -> "MatrixVectors":
         copy = MatrixVectors(self._dimensions)
         copy._count, copy._has_vector = self._count, self._has_vector.copy()
@@ -128,16 +159,15 @@ class FiledVectors:
 
     is_exact = False
 
-    def __init__(self, dimensions: Sequence[int], new_file: NewFile) -> None:
-        self.file = new_file(sum(dimensions))
+    def __init__(self, dimensions: Sequence[int], file: VectorFile) -> None:
+        self.file = file
         self._dimensions = tuple(dimensions)
-        self._new_file = new_file
         self._count = 0
         self._rows = np.full(FIRST_CAPACITY, NO_ROW, np.int32)
         """The row of each slot in the file."""
         self._projection: Projection | None = None
-        self._projected = 0
-        """The number of slots when the projection was computed."""
+        self._filled = self._projected = 0
+        """The number of vectors now, and when the projection was computed."""
         self._codes: Codes = np.zeros((FIRST_CAPACITY, 0), np.int8)
         self._private: dict[int, Floats] | None = None
         """In a copy, the vectors of changed slots: the file belongs to the original."""
@@ -145,37 +175,37 @@ class FiledVectors:
     @classmethod
     def of(cls, vectors: SlotVectors, dimensions: Sequence[int], new_file: NewFile) -> "FiledVectors":
         """The same vectors in a file."""
-        filed = cls(dimensions, new_file)
+        filed = cls(dimensions, new_file(sum(dimensions)))
         filed._rows = np.full(max(FIRST_CAPACITY, len(vectors)), NO_ROW, np.int32)
         filed._count = len(vectors)
         found = np.flatnonzero(vectors.has_vector)
-        for slots in _batches(found):
+        for slots in in_batches(found):
             first = filed.file.append(vectors.vectors(slots))
             filed._rows[slots] = np.arange(first, first + len(slots))
+        filed._filled = len(found)
         filed._project()
         return filed
 
     @classmethod
-    def restored(
-        cls, dimensions: Sequence[int], new_file: NewFile, file: VectorFile, packed: Mapping[str, NDArray[Any]]
+    def unpacked(
+        cls, dimensions: Sequence[int], file: VectorFile, packed: Mapping[str, NDArray[Any]]
     ) -> "FiledVectors":
         """What `packed` returned, and its file."""
-        filed = cls.__new__(cls)
-        filed.file, filed._new_file, filed._dimensions = file, new_file, tuple(dimensions)
+        if len(packed["rows"]) != len(packed["codes"]):
+            raise ValueError("each vector needs a code")
+        filed = cls(dimensions, file)
         filed._rows, filed._codes = packed["rows"], packed["codes"]
         filed._count, filed._projected = len(filed._rows), int(packed["projected"])
-        filed._projection = Projection.unpacked(packed)
-        filed._private = None
+        filed._filled = int(np.count_nonzero(filed._rows != NO_ROW))
+        filed._projection = Projection.unpacked(packed) if filed._projected else None
         return filed
 
     def packed(self, slots: NDArray[np.int64]) -> dict[str, NDArray[Any]]:
-        """Everything but the file, for some slots, which have vectors."""
-        projection = self._projection or Projection.fit(np.zeros((1, sum(self._dimensions)), np.float32))
-        codes = self._codes if self._codes.shape[1] else np.zeros((len(self._rows), len(projection.steps)), np.int8)
+        """Everything but the file, for some slots."""
         return {
-            **projection.packed(),
+            **({} if self._projection is None else self._projection.packed()),
             "rows": self._rows[slots],
-            "codes": codes[slots],
+            "codes": self._codes[slots],
             "projected": np.array(self._projected),
             "checksums": self.file.checksums.copy(),
             "file": np.array(self.file.id),
@@ -186,12 +216,15 @@ class FiledVectors:
 
     @property
     def has_vector(self) -> NDArray[np.bool_]:
-        return self._rows[: self._count] != NO_ROW
+        found: NDArray[np.bool_] = self._rows[: self._count] != NO_ROW
+        return found
 
     def put(self, slot: int, vector: Floats | None) -> None:
         self._count = max(self._count, slot + 1)
         if slot >= len(self._rows):
-            self._rows, self._codes = _doubled(self._rows), _doubled(self._codes)
+            self._rows, self._codes = _with_room(self._rows), _with_room(self._codes)
+            self._rows[slot:] = NO_ROW
+        self._filled += int(vector is not None) - int(self._rows[slot] != NO_ROW)
         if vector is None:
             self._rows[slot] = NO_ROW
             return
@@ -201,13 +234,15 @@ class FiledVectors:
             self._rows[slot], self._private[slot] = len(self.file), vector
         if self._projection is not None:
             self._codes[slot] = self._projection.encode(vector[None])[0]
-        if self._private is None and self._count >= 2 * self._projected:
+        if self._private is None and self._filled >= 2 * self._projected:
             self._project()
 
     def drop(self, slot: int) -> None:
         self._count -= 1
+        self._filled -= int(self._rows[slot] != NO_ROW)
         for array in (self._rows, self._codes):
             array[slot] = array[self._count]
+        self._rows[self._count] = NO_ROW
 
     def cosines(self, queries: Queries) -> list[Cosines | None]:
         if self._projection is None or all(own is None for own in queries):
@@ -231,7 +266,7 @@ class FiledVectors:
     def cosines_of(self, slots: NDArray[np.int64], queries: Queries) -> list[Cosines | None]:
         products = [np.zeros((0 if own is None else len(own), len(slots)), np.float32) for own in queries]
         ends = np.cumsum(self._dimensions)
-        for batch in _batches(np.arange(len(slots))):
+        for batch in in_batches(np.arange(len(slots))):
             vectors = self.vectors(slots[batch])
             for own, end, size, found in zip(queries, ends, self._dimensions, products, strict=True):
                 if own is not None:
@@ -250,39 +285,36 @@ class FiledVectors:
         found[is_private] = [self._private[slot] for slot in slots[is_private].tolist()]
         return found
 
-    def rows(self, slots: NDArray[np.int64]) -> NDArray[np.int32]:
-        """The rows of some slots in the file, which stay the same."""
-        return self._rows[slots]
-
     def copy(self) -> "FiledVectors":
-        copy = FiledVectors.restored(
-            self._dimensions, self._new_file, self.file, self.packed(np.arange(self._count, dtype=np.int64))
-        )
+        copy = FiledVectors.unpacked(self._dimensions, self.file, self.packed(np.arange(self._count, dtype=np.int64)))
         copy._private = dict(self._private or {})
         return copy
 
-    def compact(self) -> None:
-        """Start a new file if most rows of this one are not used any more."""
+    def start_new_file(self, new_file: NewFile) -> None:
+        """Copy the rows that are used to a new file."""
         used = np.flatnonzero(self.has_vector)
-        if len(self.file) <= 2 * len(used) + SAMPLE_ROWS:
-            return
-        file = self._new_file(sum(self._dimensions))
+        file = new_file(sum(self._dimensions))
         rows = self._rows.copy()
-        for slots in _batches(used):
+        for slots in in_batches(used):
             first = file.append(self.vectors(slots))
             rows[slots] = np.arange(first, first + len(slots))
         self.file, self._rows = file, rows
 
+    @property
+    def is_mostly_unused(self) -> bool:
+        """Whether most rows of the file belong to vectors that were replaced or removed."""
+        return len(self.file) > 2 * self._filled + SAMPLE_ROWS
+
     def _project(self) -> None:
         """Compute the projection and all codes."""
-        self._projected = self._count
+        self._projected = self._filled
         found = np.flatnonzero(self.has_vector)
         if not len(found):
             return
         sample = found[np.linspace(0, len(found) - 1, min(SAMPLE_ROWS, len(found))).astype(np.int64)]
         projection = Projection.fit(self.vectors(sample))
         codes = np.zeros((len(self._rows), len(projection.steps)), np.int8)
-        for slots in _batches(found):
+        for slots in in_batches(found):
             codes[slots] = projection.encode(self.vectors(slots))
         self._projection, self._codes = projection, codes
 
@@ -291,9 +323,11 @@ def _cosines(matrix: Floats, queries: Floats) -> Cosines:
     return matrix @ queries[0], (matrix @ queries[1:].T).max(axis=1) if len(queries) > 1 else None
 
 
-def _batches(slots: NDArray[np.int64]) -> list[NDArray[np.int64]]:
+def in_batches(slots: NDArray[np.int64]) -> list[NDArray[np.int64]]:
     return [slots[start : start + BATCH_ROWS] for start in range(0, len(slots), BATCH_ROWS)]
 
 
-def _doubled(array: NDArray[Any]) -> NDArray[Any]:
-    return np.concatenate((array, np.zeros_like(array)))
+def _with_room(array: NDArray[Any]) -> NDArray[Any]:
+    """The array with room for more rows."""
+    more = max(FIRST_CAPACITY, len(array) // 4)
+    return np.concatenate((array, np.zeros((more, *array.shape[1:]), array.dtype)))

@@ -25,8 +25,8 @@ class VectorFileError(Exception):
 class VectorFile:
     """An append-only file of vectors of one length. Several threads may use it.
 
-    Rows are read with `pread`: pages of a mapped file would count as memory of the process. A checksum of each row is in
-    memory, because the file can be changed or truncated by others. If it cannot be written, new rows stay in memory.
+    Rows are read with `pread`: pages of a mapped file would count as memory of the process. A checksum of each row is
+    in memory, because others can change or truncate the file. If it cannot be written, new rows stay in memory.
     """
 
     def __init__(self, descriptor: int, dimensions: int, checksums: NDArray[np.uint32], id: str) -> None:
@@ -81,6 +81,13 @@ class VectorFile:
             raise VectorFileError("the file of vectors is another one")
         return file
 
+    def is_at(self, path: Path) -> bool:
+        """Whether this path is the one of this file."""
+        try:
+            return os.path.samestat(path.lstat(), os.fstat(self._descriptor))
+        except OSError:
+            return False
+
     @property
     def checksums(self) -> NDArray[np.uint32]:
         """Of each row."""
@@ -116,11 +123,11 @@ class VectorFile:
     def _write(self) -> None:
         if not self._pending:
             return
-        data = memoryview(np.stack(self._pending)).cast("B")
+        data = np.stack(self._pending).tobytes()
         position, written = HEADER_BYTES + self._written * self.dimensions * 4, 0
         try:
             while written < len(data):
-                written += os.pwrite(self._descriptor, data[written:], position + written)
+                written += os.pwrite(self._descriptor, memoryview(data)[written:], position + written)
         except OSError:  # a full or read-only disk: they stay in memory
             return
         self._written += len(self._pending)
@@ -147,4 +154,5 @@ class VectorFile:
 
 def _checksums(vectors: Floats) -> NDArray[np.uint32]:
     bits = np.ascontiguousarray(vectors, np.float32).view(np.uint32)
-    return np.add.reduce(bits, axis=1, dtype=np.uint32)
+    sums: NDArray[np.uint32] = np.add.reduce(bits, axis=1, dtype=np.uint32)
+    return sums

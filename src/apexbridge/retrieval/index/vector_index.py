@@ -3,9 +3,13 @@
 A slot is a document's position in the index.
 """
 
+import json
 import threading
-from collections.abc import Collection, Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from operator import attrgetter
+from pathlib import Path
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -13,7 +17,16 @@ from numpy.typing import NDArray
 from apexbridge.retrieval.documents import Document
 from apexbridge.retrieval.embedders.model import Floats
 from apexbridge.retrieval.index.keyword_index import KeywordIndex
-from apexbridge.retrieval.index.slot_vectors import FiledVectors, MatrixVectors, NewFile, SlotVectors
+from apexbridge.retrieval.index.slot_vectors import (
+    BATCH_ROWS,
+    FiledVectors,
+    MatrixVectors,
+    NewFile,
+    OpenFile,
+    SlotVectors,
+    in_batches,
+    unpacked_vectors,
+)
 from apexbridge.retrieval.index.vector_file import VectorFile
 
 EXACT_LIMIT = 10_000
@@ -69,7 +82,8 @@ class VectorIndex:
 
     def vector(self, slot: int) -> Floats:
         """A slot's vectors of all models in a row."""
-        return self.vectors.vectors(np.array([slot]))[0]
+        vector: Floats = self.vectors.vectors(np.array([slot]))[0]
+        return vector
 
     def without_vector(self) -> list[str]:
         """Skills that are found by their words only."""
@@ -77,21 +91,95 @@ class VectorIndex:
 
     def put(self, document: Document, vector: Floats | None) -> None:
         slot = self._slots.setdefault(document.name, len(self.documents))
-        self.documents[slot : slot + 1] = [document]
-        self.keywords.put(slot, document.keywords())
-        self._tags.put(slot, document.folded_tags)
-        (self._hidden.add if document.hidden else self._hidden.discard)(document.name)
+        if slot == len(self.documents) or self.documents[slot] != document:
+            self.documents[slot : slot + 1] = [document]
+            self.keywords.put(slot, document.keywords())
+            self._tags.put(slot, document.folded_tags)
+            (self._hidden.add if document.hidden else self._hidden.discard)(document.name)
         self.vectors.put(slot, vector)
         self._changed()
 
+    def copy(self) -> "VectorIndex":
+        """A copy that can be changed. The caller holds the lock of this one, not of the copy."""
+        copy = VectorIndex(self.dimensions, exact_limit=max(self._exact_limit, len(self) + 1), new_file=self._new_file)
+        copy.replace_all(self)
+        copy.documents, copy._slots, copy._hidden = list(self.documents), dict(self._slots), set(self._hidden)
+        copy.keywords, copy._tags, copy.vectors = self.keywords.copy(), self._tags.copy(), self.vectors.copy()
+        return copy
+
+    def replace_all(self, other: "VectorIndex") -> None:
+        """Take over everything of another index, which is not used any more."""
+        self.documents, self._slots, self._hidden = other.documents, other._slots, other._hidden
+        self.keywords, self._tags, self.vectors = other.keywords, other._tags, other.vectors
+        self.dimensions = other.dimensions
+        self.version += 1
+
+    def drop_vectors(self) -> None:
+        """Keep the words only."""
+        self.vectors = MatrixVectors(self.dimensions)
+        for slot in range(len(self)):
+            self.vectors.put(slot, None)
+        self._changed()
+
+    def ensure_file(self, path: Path) -> bool:
+        """Make sure that the vectors of a large index are at this path and on disk; False if that failed.
+
+        The vectors of a small index are in memory. They need no file, so one at this path is removed.
+        """
+        if not isinstance(self.vectors, FiledVectors):
+            path.unlink(missing_ok=True)
+            return True
+        if self.vectors.is_mostly_unused or not self.vectors.file.is_at(path):
+            self.vectors.start_new_file(self._new_file)
+        return self.vectors.file.is_at(path) and self.vectors.file.flush()
+
+    def stored(self) -> Iterator[list[tuple[Document, Floats]]]:
+        """All documents that have a vector, with it, in batches."""
+        for slots in in_batches(np.flatnonzero(self.has_vector)):
+            yield [
+                (self.documents[slot], vector)
+                for slot, vector in zip(slots.tolist(), self.vectors.vectors(slots), strict=True)
+            ]
+
+    def packed(self) -> dict[str, NDArray[Any]]:
+        """All documents that have a vector, as arrays. `unpacked` accepts it."""
+        slots = np.flatnonzero(self.has_vector)
+        documents = [self.documents[slot] for slot in slots]
+        lines = [_json_of(documents[start : start + BATCH_ROWS]) for start in range(0, len(documents), BATCH_ROWS)]
+        parts: dict[str, Mapping[str, NDArray[Any]]] = {
+            "keywords": self.keywords.packed(slots),
+            "tags": self._tags.packed(slots),
+            "vectors": self.vectors.packed(slots),
+        }
+        return {
+            "documents": np.frombuffer("\n".join(lines).encode(), np.uint8),
+            **{f"{part}/{name}": array for part, arrays in parts.items() for name, array in arrays.items()},
+        }
+
+    @classmethod
+    def unpacked(
+        cls,
+        dimensions: Sequence[int],
+        packed: Mapping[str, NDArray[Any]],
+        *,
+        open_file: OpenFile,
+    ) -> "VectorIndex":
+        """What `packed` returned. `open_file` opens the file of a large index."""
+        index = cls(dimensions)
+        text = packed["documents"].tobytes().decode()
+        index.documents = [document for line in text.splitlines() for document in _documents_of(line)]
+        index._slots = {document.name: slot for slot, document in enumerate(index.documents)}
+        index._hidden = {document.name for document in index.documents if document.hidden}
+        index.keywords.restore(_part(packed, "keywords"))
+        index._tags.restore(_part(packed, "tags"))
+        index.vectors = unpacked_vectors(index.dimensions, _part(packed, "vectors"), open_file=open_file)
+        if not len(index) == len(index.vectors) == len(index.keywords) == len(index._tags):
+            raise ValueError("the parts of the index have different sizes")
+        return index
+
     def with_document(self, document: Document, vector: Floats | None) -> "VectorIndex":
         """A copy in which one document is replaced or added. The caller holds the lock of this one, not of the copy."""
-        copy = VectorIndex(self.dimensions, exact_limit=max(self._exact_limit, len(self) + 1), new_file=self._new_file)
-        copy.documents = list(self.documents)
-        copy.keywords = self.keywords.copy()
-        copy._tags, copy._hidden = self._tags.copy(), set(self._hidden)
-        copy._slots = dict(self._slots)
-        copy.vectors = self.vectors.copy()
+        copy = self.copy()
         copy.put(document, vector)
         return copy
 
@@ -99,10 +187,7 @@ class VectorIndex:
         """Change the length of vectors; vectors of another length are dropped."""
         if tuple(dimensions) != self.dimensions:
             self.dimensions = tuple(dimensions)
-            self.vectors = MatrixVectors(self.dimensions)
-            for slot in range(len(self)):
-                self.vectors.put(slot, None)
-            self._changed()
+            self.drop_vectors()
 
     def drop(self, names: Iterable[str]) -> list[str]:
         """Remove skills; returns those that were known."""
@@ -145,3 +230,28 @@ class VectorIndex:
         if for_model:
             is_allowed[[self._slots[name] for name in self._hidden]] = False
         return is_allowed
+
+
+_COLUMNS = ("name", "description", "tags", "derived_tags", "hidden", "version")
+_values = attrgetter(*_COLUMNS)
+
+
+def _json_of(documents: Sequence[Document]) -> str:
+    """A line of JSON with a list for each column. One line for all would block other threads while it is encoded."""
+    return json.dumps(list(zip(*map(_values, documents), strict=True)))
+
+
+def _documents_of(line: str) -> Iterator[Document]:
+    for name, description, tags, derived_tags, hidden, version in zip(*json.loads(line), strict=True):
+        yield Document(
+            name=name,
+            description=description,
+            tags=tuple(tags),
+            derived_tags=tuple(derived_tags),
+            hidden=hidden,
+            version=version,
+        )
+
+
+def _part(packed: Mapping[str, NDArray[Any]], part: str) -> dict[str, NDArray[Any]]:
+    return {name.removeprefix(f"{part}/"): packed[name] for name in packed if name.startswith(f"{part}/")}
