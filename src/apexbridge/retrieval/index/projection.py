@@ -9,13 +9,13 @@ from numpy.typing import NDArray
 
 from apexbridge.retrieval.embedders.model import Floats
 
-CODE_LENGTH = 192
+CODE_LENGTH, CLAUSE_CODE_LENGTH = 192, 64
 SPARE_DIRECTIONS, ITERATIONS = 16, 3
 """Of the subspace iteration."""
 CLIPPED_DEVIATIONS = 5.0
 """Components further from the mean are clipped."""
 MAX_CODE = 127
-CHUNK_ROWS = 512
+CHUNK_ROWS = 1024
 """Codes decoded at a time, so that they stay in the CPU's cache."""
 
 Codes = NDArray[np.int8]
@@ -61,25 +61,29 @@ class Projection:
         components = (vectors - self.mean) @ self.basis / self.steps
         return np.clip(np.rint(components), -MAX_CODE, MAX_CODE).astype(np.int8)
 
-    def products(self, codes: Codes, vectors: Floats) -> Floats:
-        """Approximate dot products: a row for each of the vectors, a column for each code."""
-        queries = (vectors @ self.basis) * self.steps
+    def products(self, codes: Codes, vectors: Floats, clauses: Sequence[Floats]) -> tuple[Floats, Floats]:
+        """Approximate dot products of each code with vectors, and with the nearest clause of each group of clauses.
+
+        A row for each vector or group. Clauses count little, so fewer components are used for them.
+        """
+        of_clauses = np.concatenate([np.zeros((0, vectors.shape[1]), np.float32), *clauses])
+        components = np.ascontiguousarray(((vectors @ self.basis) * self.steps).T)
+        clause_components = np.ascontiguousarray(((of_clauses @ self.basis) * self.steps).T[:CLAUSE_CODE_LENGTH])
+        clause_means = (of_clauses @ self.mean)[:, None]
+        groups = np.cumsum([0, *map(len, clauses)])
         found = np.empty((len(vectors), len(codes)), np.float32)
+        nearest = np.empty((len(clauses), len(codes)), np.float32)
         decoded = np.empty((CHUNK_ROWS, codes.shape[1]), np.float32)
         for start in range(0, len(codes), CHUNK_ROWS):
-            chunk = codes[start : start + CHUNK_ROWS]
-            own = decoded[: len(chunk)]
-            np.copyto(own, chunk)
-            found[:, start : start + len(chunk)] = queries @ own.T
+            end = min(start + CHUNK_ROWS, len(codes))
+            own = decoded[: end - start]
+            np.copyto(own, codes[start:end])
+            found[:, start:end] = (own @ components).T
+            if clauses:
+                # Contiguous: numpy reduces the rows of a transposed view slowly.
+                products = np.ascontiguousarray((own[:, :CLAUSE_CODE_LENGTH] @ clause_components).T)
+                products += clause_means
+                for group, first in enumerate(groups[:-1]):
+                    np.max(products[first : groups[group + 1]], axis=0, out=nearest[group, start:end])
         found += (vectors @ self.mean)[:, None]
-        return found
-
-
-def in_a_row(queries: Sequence[Floats | None], dimensions: Sequence[int]) -> Floats:
-    """One vector for each query of each model: its own part, and zeros for the other models."""
-    rows = [
-        np.pad(own, ((0, 0), (start, sum(dimensions) - start - size)))
-        for own, start, size in zip(queries, np.cumsum((0, *dimensions)), dimensions, strict=False)
-        if own is not None
-    ]
-    return np.concatenate(rows).astype(np.float32, copy=False)
+        return found, nearest

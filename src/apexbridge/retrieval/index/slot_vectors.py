@@ -7,7 +7,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from apexbridge.retrieval.embedders.model import Floats
-from apexbridge.retrieval.index.projection import Codes, Projection, in_a_row
+from apexbridge.retrieval.index.projection import Codes, Projection
 from apexbridge.retrieval.index.vector_file import VectorFile
 
 FIRST_CAPACITY = 64
@@ -247,21 +247,21 @@ class FiledVectors:
     def cosines(self, queries: Queries) -> list[Cosines | None]:
         if self._projection is None or all(own is None for own in queries):
             return [None if own is None else (np.zeros(self._count, np.float32), None) for own in queries]
-        codes = self._codes[: self._count]
-        products = iter(self._projection.products(codes, in_a_row(queries, self._dimensions)))
-        without = ~self.has_vector
-        found: list[Cosines | None] = []
-        for own in queries:
-            if own is None:
-                found.append(None)
-                continue
-            whole, *clauses = [next(products) for _ in own]
-            nearest = np.maximum.reduce(clauses) if clauses else None
-            for cosines in (whole, nearest):
-                if cosines is not None:
-                    cosines[without] = 0.0
-            found.append((whole, nearest))
-        return found
+        ends = np.cumsum(self._dimensions)
+        in_a_row = [  # for each model its own columns, and zeros for the other models
+            None if own is None else np.pad(own, ((0, 0), (end - size, ends[-1] - end)))
+            for own, size, end in zip(queries, self._dimensions, ends, strict=True)
+        ]
+        wholes = [own[0] for own in in_a_row if own is not None]
+        clauses = [own[1:] for own in in_a_row if own is not None and len(own) > 1]
+        products, of_clauses = self._projection.products(self._codes[: self._count], np.stack(wholes), clauses)
+        if self._filled < self._count:
+            without_vector = ~self.has_vector
+            products[:, without_vector] = of_clauses[:, without_vector] = 0.0
+        whole, nearest = iter(products), iter(of_clauses)
+        return [
+            None if own is None else (next(whole), next(nearest) if len(own) > 1 else None) for own in queries
+        ]
 
     def cosines_of(self, slots: NDArray[np.int64], queries: Queries) -> list[Cosines | None]:
         products = [np.zeros((0 if own is None else len(own), len(slots)), np.float32) for own in queries]
