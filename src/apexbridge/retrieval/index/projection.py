@@ -15,7 +15,7 @@ SPARE_DIRECTIONS, ITERATIONS = 16, 3
 CLIPPED_DEVIATIONS = 5.0
 """Components further from the mean are clipped."""
 MAX_CODE = 127
-CHUNK_ROWS = 1024
+CHUNK_ROWS = 512
 """Codes decoded at a time, so that they stay in the CPU's cache."""
 
 Codes = NDArray[np.int8]

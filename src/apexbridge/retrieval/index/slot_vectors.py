@@ -259,9 +259,7 @@ class FiledVectors:
             without_vector = ~self.has_vector
             products[:, without_vector] = of_clauses[:, without_vector] = 0.0
         whole, nearest = iter(products), iter(of_clauses)
-        return [
-            None if own is None else (next(whole), next(nearest) if len(own) > 1 else None) for own in queries
-        ]
+        return [None if own is None else (next(whole), next(nearest) if len(own) > 1 else None) for own in queries]
 
     def cosines_of(self, slots: NDArray[np.int64], queries: Queries) -> list[Cosines | None]:
         products = [np.zeros((0 if own is None else len(own), len(slots)), np.float32) for own in queries]

@@ -41,7 +41,7 @@ class VectorIndex:
         dimensions: Sequence[int],
         *,
         lock: "threading.Lock | None" = None,
-        exact_limit: int = EXACT_LIMIT,
+        exact_limit: int | None = None,
         new_file: NewFile = VectorFile.temporary,
     ) -> None:
         """Two indexes with the same `lock` change together. `new_file` creates the file of a large index."""
@@ -57,7 +57,7 @@ class VectorIndex:
         """Tags in lower case, as words that are found whole."""
         self._hidden: set[str] = set()
         """Names that models must not find."""
-        self._exact_limit = exact_limit
+        self._exact_limit = EXACT_LIMIT if exact_limit is None else exact_limit
         self._new_file = new_file
         self._lock = lock or threading.Lock()
 
