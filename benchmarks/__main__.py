@@ -27,6 +27,7 @@ from benchmarks import (
     real_work,
     run_code,
     sandbox,
+    scale,
     search,
     start,
 )
@@ -49,6 +50,7 @@ TIMED = {
     "published": published,
     "run_code": run_code,
     "sandbox": sandbox,
+    "scale": scale,
     "search": search,
     "start": start,
 }

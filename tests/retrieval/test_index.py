@@ -4,11 +4,13 @@ import math
 from collections import Counter
 
 import numpy as np
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from apexbridge.retrieval.documents import Document
-from apexbridge.retrieval.index.vector_index import K1, KeywordIndex, VectorIndex
+from apexbridge.retrieval.index.keyword_index import K1, KeywordIndex
+from apexbridge.retrieval.index.vector_index import VectorIndex
 from apexbridge.retrieval.usage import MAX_PER_SKILL, UsageMemory
 
 WORDS = st.lists(st.sampled_from(["alpha", "beta", "gamma", "delta", "epsilon"]), max_size=6)
@@ -29,11 +31,21 @@ def plain_bm25(documents: list[list[str]], query: list[str], b: float) -> list[f
     return scores
 
 
-@settings(max_examples=60)
-@given(st.lists(st.tuples(st.sampled_from(["put", "replace", "drop"]), st.integers(0, 9), WORDS), max_size=25), WORDS)
+@pytest.mark.parametrize("recent", [1, 4, 512])
+@settings(max_examples=40)
+@given(
+    changes=st.lists(st.tuples(st.sampled_from(["put", "replace", "drop"]), st.integers(0, 9), WORDS), max_size=25),
+    query=WORDS,
+)
 def test_keyword_scores_equal_plain_bm25_after_any_changes(
-    changes: list[tuple[str, int, list[str]]], query: list[str]
+    recent: int, changes: list[tuple[str, int, list[str]]], query: list[str]
 ) -> None:
+    with pytest.MonkeyPatch.context() as patch:  # a document becomes a segment sooner or later
+        patch.setattr("apexbridge.retrieval.index.keyword_index.RECENT_DOCUMENTS", recent)
+        _compare_with_plain_bm25(changes, query)
+
+
+def _compare_with_plain_bm25(changes: list[tuple[str, int, list[str]]], query: list[str]) -> None:
     index, plain = KeywordIndex(), list[list[str]]()
     for change, number, words in changes:
         if change == "put":
@@ -54,12 +66,20 @@ def test_keyword_scores_equal_plain_bm25_after_any_changes(
         mean = sum(map(len, plain)) / len(plain)
         b = float(np.interp(mean, (14.0, 22.0), (0.75, 0.4)))
         assert np.allclose(index.score(query), plain_bm25(plain, query, b), atol=1e-5)
+        restored = KeywordIndex()
+        restored.restore(index.packed(np.arange(len(plain))))
+        np.testing.assert_array_equal(restored.score(query), index.score(query))
+        for slot, words in enumerate(plain):
+            assert set(index.matched(slot, query)[0]) == set(words) & set(query)
+            assert restored.matched(slot, query) == index.matched(slot, query)
+        assert restored.corrections(["alpah", "gam", "epsilom"]) == index.corrections(["alpah", "gam", "epsilom"])
 
 
+@pytest.mark.parametrize("exact_limit", [1000, 10])
 @settings(max_examples=60)
-@given(st.lists(st.tuples(st.booleans(), st.integers(0, 200)), max_size=250))
-def test_memory_holds_each_name_once_with_its_own_vector(changes: list[tuple[bool, int]]) -> None:
-    index, known = VectorIndex((3, 2)), dict[str, float]()
+@given(changes=st.lists(st.tuples(st.booleans(), st.integers(0, 200)), max_size=250))
+def test_memory_holds_each_name_once_with_its_own_vector(exact_limit: int, changes: list[tuple[bool, int]]) -> None:
+    index, known = VectorIndex((3, 2), exact_limit=exact_limit), dict[str, float]()
     for version, (put, number) in enumerate(changes):
         name = f"skill-{number}"
         if put:
@@ -75,7 +95,7 @@ def test_memory_holds_each_name_once_with_its_own_vector(changes: list[tuple[boo
         assert slot is not None
         assert index.documents[slot].name == name
         assert index.vector(slot).tolist() == [value] * 5
-    assert index.matrix(0).shape == (len(known), 3)
+    assert len(index.vectors) == len(known)
 
 
 def test_documents_without_a_vector_are_listed() -> None:

@@ -28,6 +28,8 @@ _PARTS = {
     "layers": "packages",
     "skills.lance": "index",
     "skills.snapshot": "index",
+    "skills.snapshot.skill-vectors": "index",
+    "skills.snapshot.tool-vectors": "index",
 }
 """Which part an entry of the data directory belongs to."""
 _DATABASES = ("apex.sqlite3", "audit.sqlite3")

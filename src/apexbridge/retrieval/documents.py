@@ -98,6 +98,11 @@ class Document:
         return [tag for tag in self.tags if not known.issuperset(plain_words(tag))]
 
     @property
+    def folded_tags(self) -> set[str]:
+        """All tags, derived ones too, in the form that filters compare."""
+        return {tag.casefold() for tag in (*self.tags, *self.derived_tags)}
+
+    @property
     def title(self) -> str:
         """The name as words, embedded separately if it has weight."""
         return name_words(self.label)

@@ -28,7 +28,9 @@ LEXICAL_GROWTH, LEXICAL_GROWTH_FROM = 0.4, 4000
 """In a large library many skills mean nearly the same and words decide: weight added per tenfold size."""
 KNOWN_LITTLE, KNOWN_ENOUGH, KNOWN_WELL = 0.1, 0.3, 0.7
 """Share of the request's words that the index has. If low, the skills are in another language."""
-MIN_SPREAD = 1e-9
+COMPARED, COMPARED_BY_MODEL = 512, 32
+"""In a large index, skills that are compared exactly: the best by approximate scores, and the nearest of each model."""
+MIN_SPREAD = 1e-6
 """Below this difference all values count as equal."""
 USAGE_WEIGHT = 0.5
 USAGE_FAR, USAGE_NEAR = 0.35, 0.7
@@ -101,20 +103,18 @@ def rank(
     if not len(memory):
         return []
     request = _adapted(memory, request)
-    score, likeness, words = _scores(memory, models, request, lexical=lexical)
-    if allowed is not None:
-        score = np.where(allowed, score, -np.inf)
+    score, likeness, words = _scores(memory, models, request, lexical=lexical, allowed=allowed, count=count)
     return [_candidate(memory, request, slot, likeness, words) for slot in _top(score, count) if score[slot] > -np.inf]
 
 
 def rank_of_slot(memory: VectorIndex, models: Sequence[Model], request: Request, slot: int) -> int:
     """The rank of one skill among all, 1 being the best. The caller holds the index's lock."""
-    return _rank_in(scores_of_all(memory, models, request), slot)
+    return _rank_in(scores_of_all(memory, models, request, slot=slot), slot)
 
 
-def scores_of_all(memory: VectorIndex, models: Sequence[Model], request: Request) -> Floats:
-    """The score of each slot. The caller holds the index's lock."""
-    return _scores(memory, models, _adapted(memory, request), lexical=True)[0]
+def scores_of_all(memory: VectorIndex, models: Sequence[Model], request: Request, *, slot: int) -> Floats:
+    """The score of each slot; in a large index, exact for this one and for the best. The caller holds the lock."""
+    return _scores(memory, models, _adapted(memory, request), slot=slot)[0]
 
 
 def best_of(score: Floats, among: NDArray[np.bool_], count: int) -> list[int]:
@@ -143,37 +143,90 @@ def _with_needed_translation(memory: VectorIndex, request: Request) -> Request:
 
 
 def _scores(
-    memory: VectorIndex, models: Sequence[Model], request: Request, *, lexical: bool
+    memory: VectorIndex,
+    models: Sequence[Model],
+    request: Request,
+    *,
+    lexical: bool = True,
+    allowed: NDArray[np.bool_] | None = None,
+    count: int = 1,
+    slot: int | None = None,
 ) -> tuple[Floats, Floats | None, Floats]:
-    """Per skill: the score, the similarity of meaning, and the keyword score."""
-    meaning, likeness = _meaning(memory, models, request)
+    """Per skill: the score, the similarity of meaning, and the keyword score.
+
+    In a large index, all of them are computed from approximate cosines first. Then those of the best are replaced by
+    exact ones. If `slot` is None, the others are left out.
+    """
     words = memory.keywords.score(request.words) + memory.keywords.score(request.translated)
     if request.corrections:
         words = words + CORRECTED_WEIGHT * memory.keywords.score(request.corrected)
-    score = meaning + _lexical_weight(memory, request) * _over_max(words) if lexical else meaning
+    weighted_words = _lexical_weight(memory, request) * _over_max(words) if lexical else None
     nearness = _nearness(memory, request)
-    return score if nearness is None else _with_past(score, nearness), likeness, words
+
+    def scores(cosines: _Cosines) -> tuple[Floats, Floats | None]:
+        meaning, likeness = _meaning(memory, models, request, cosines)
+        score = meaning if weighted_words is None else meaning + weighted_words
+        score = score if nearness is None else _with_past(score, nearness)
+        return score if allowed is None else np.where(allowed, score, -np.inf), likeness
+
+    cosines = _request_cosines(memory, request)
+    score, likeness = scores(cosines)
+    if memory.vectors.is_exact or request.vectors is None:
+        return score, likeness, words
+    chosen = set(_top(score, max(COMPARED, 2 * count)))
+    for own in cosines:
+        chosen.update(_top(own, COMPARED_BY_MODEL) if own is not None else ())
+    chosen.update(() if slot is None else (slot,))
+    slots = np.array(sorted(chosen))
+    compared = slots[memory.has_vector[slots]]
+    for own, exact in zip(cosines, _request_cosines(memory, request, compared), strict=True):
+        if own is not None and exact is not None and len(exact):
+            np.minimum(own, exact.max(), out=own)  # an approximate cosine must not be the largest
+            own[compared] = exact
+    score, likeness = scores(cosines)
+    if slot is None:
+        others = np.ones(len(memory), np.bool_)
+        others[slots] = False
+        score = np.where(others, -np.inf, score)
+    return score, likeness, words
 
 
-def _meaning(memory: VectorIndex, models: Sequence[Model], request: Request) -> tuple[Floats, Floats | None]:
+_Cosines = list[Floats | None]
+"""For each model the cosines of the skills; None if it cannot read the request."""
+
+
+def _request_cosines(memory: VectorIndex, request: Request, slots: NDArray[np.int64] | None = None) -> _Cosines:
+    """The cosines of all skills, or the exact ones of some. Those of clauses are mixed in."""
+    if request.vectors is None:
+        return []
+    queries = [None if own is None else np.vstack((own.whole, own.clauses)) for own in request.vectors]
+    found = memory.vectors.cosines(queries) if slots is None else memory.vectors.cosines_of(slots, queries)
+    weight = CLAUSE_WEIGHT_CJK if has_cjk(request.text) else CLAUSE_WEIGHT
+    mixed: _Cosines = []
+    for own in found:
+        if own is None or own[1] is None:
+            mixed.append(None if own is None else own[0])
+        else:
+            mixed.append((1 - weight) * own[0] + weight * own[1])
+    return mixed
+
+
+def _meaning(
+    memory: VectorIndex, models: Sequence[Model], request: Request, cosines: _Cosines
+) -> tuple[Floats, Floats | None]:
     """Per skill: the dense score, and the similarity of meaning, 0 to 1."""
     zeros = np.zeros(len(memory), np.float32)
     if request.vectors is None:
         return zeros, None
     has_vector = memory.has_vector
     weights = _model_weights(models, request.vectors)
-    clause_weight = CLAUSE_WEIGHT_CJK if has_cjk(request.text) else CLAUSE_WEIGHT
     score, likeness = zeros, zeros.copy()
-    for model, vectors in enumerate(request.vectors):
-        if vectors is None:
+    for weight, vectors, own in zip(weights, request.vectors, cosines, strict=True):
+        if vectors is None or own is None:
             continue
-        matrix = memory.matrix(model)
-        cosines = matrix @ vectors.whole
-        if len(vectors.clauses):
-            cosines = (1 - clause_weight) * cosines + clause_weight * (matrix @ vectors.clauses.T).max(axis=1)
         scale = vectors.scale
-        score = score + weights[model] * _spread(cosines, has_vector)
-        likeness += weights[model] / DENSE_WEIGHT * (cosines - scale.unrelated) / (scale.related - scale.unrelated)
+        score = score + weight * _spread(own, has_vector)
+        likeness += weight / DENSE_WEIGHT * (own - scale.unrelated) / (scale.related - scale.unrelated)
     return score, np.where(has_vector, likeness, 0.0).astype(np.float32)
 
 

@@ -14,7 +14,6 @@ from pathlib import Path
 from typing import Literal, TypeVar
 
 import numpy as np
-from numpy.typing import NDArray
 
 from apexbridge._fair_queue import Turns
 from apexbridge.errors import InvalidInputError, ServerError
@@ -23,6 +22,7 @@ from apexbridge.retrieval.documents import Document, FactsOf, Searchable
 from apexbridge.retrieval.embedders.embedder import Embedder, RequestVectors
 from apexbridge.retrieval.embedders.model import EmbeddingError, Floats
 from apexbridge.retrieval.index.search_index import SearchIndex
+from apexbridge.retrieval.index.vector_file import VectorFileError
 from apexbridge.retrieval.kinds import Kind
 from apexbridge.retrieval.matches import RankPreview, SearchAnswer, SearchMode, SkillMatch, confidence, explain
 from apexbridge.retrieval.ranking import Candidate, Request, best_of, rank, rank_of_slot, scores_of_all
@@ -324,22 +324,22 @@ class ToolRetrievalService:
         models = self._embedder.models
         requests = [Request.of(text, self._request_vectors(text)[0]) for text in texts]
         with self._index.memory.locked() as memory:
-            known = memory.slot(document.name) is not None
-            before = [scores_of_all(memory, models, request) for request in requests] if known else []
+            known = memory.slot(document.name)
+            before = [] if known is None else [scores_of_all(memory, models, one, slot=known) for one in requests]
             changed = memory.with_document(document, vector)
         slot = changed.slot(document.name)
         assert slot is not None  # noqa: S101  # it was put there
         previews = []
         for number, (query, request) in enumerate(zip(queries, requests, strict=True)):
-            new = scores_of_all(changed, models, request)
-            old = before[number] if known else new
+            new = scores_of_all(changed, models, request, slot=slot)
+            old = before[number] if before else new
             was_ahead, is_ahead = old > old[slot], new > new[slot]  # the slots are the same
             passed = best_of(old, was_ahead & ~is_ahead, MAX_OVERTAKEN)
             overtaken_by = best_of(new, is_ahead & ~was_ahead, MAX_OVERTAKEN)
             previews.append(
                 RankPreview(
                     request=query.encode("utf-8", "replace").decode(),
-                    before=int(np.count_nonzero(was_ahead)) + 1 if known else None,
+                    before=int(np.count_nonzero(was_ahead)) + 1 if before else None,
                     after=int(np.count_nonzero(is_ahead)) + 1,
                     passed=[changed.documents[one].label for one in passed],
                     falls_behind=[changed.documents[one].label for one in overtaken_by],
@@ -378,7 +378,7 @@ class ToolRetrievalService:
                 self._embedder.models,
                 Request.of(text, vectors, past),
                 count=count,
-                allowed=_allowed(memory.documents, tags, for_model),
+                allowed=memory.allowed(tags, for_model=for_model),
                 lexical=mode == "hybrid",
             )
             without_vector = len(memory) - int(np.count_nonzero(memory.has_vector))
@@ -419,8 +419,14 @@ class ToolRetrievalService:
         self._model_problem = problem
 
     async def _in_turn(self, caller: str, work: Callable[[], T]) -> T:
+        loop = asyncio.get_running_loop()
         async with self._turns.turn(caller):
-            return await asyncio.get_running_loop().run_in_executor(self._threads, work)
+            try:
+                return await loop.run_in_executor(self._threads, work)
+            except VectorFileError as error:
+                logger.warning("%s; the vectors are read from LanceDB", error)
+                await self._index.reload()
+                return await loop.run_in_executor(self._threads, work)
 
     # -------------------------------------------------------------------------------------------------- past use
     async def remember(self, request: str, skill: str, *, succeeded: bool, caller: str = "", chat: str = "") -> bool:
@@ -465,21 +471,6 @@ def _merged(skills: list[SkillMatch], tools: list[SkillMatch], limit: int) -> li
     others = sorted([*skills[len(reserved) :], *tools], key=lambda match: -match.score)
     chosen = [*reserved, *others[: limit - len(reserved)]]
     return sorted(chosen, key=lambda match: (-match.score, match.kind != "skill"))
-
-
-def _allowed(documents: Sequence[Document], tags: frozenset[str], for_model: bool) -> NDArray[np.bool_] | None:
-    """Which documents pass the filters; None without filters."""
-    if not tags and not for_model:
-        return None
-    return np.fromiter(
-        (
-            not (for_model and document.hidden)
-            and (not tags or any(tag.casefold() in tags for tag in (*document.tags, *document.derived_tags)))
-            for document in documents
-        ),
-        np.bool_,
-        len(documents),
-    )
 
 
 def _checked(query: str) -> str:

@@ -1,24 +1,25 @@
-"""The durable index: LanceDB tables of skills and of past requests, and a snapshot of both for a quick start."""
+"""The durable index: LanceDB tables of skills and of past requests."""
 
 import errno
-import json
-import logging
 import os
 import re
 import shutil
 import warnings
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from apexbridge._fs import PRIVATE_FILE, make_private_folder, take_from_others
+from apexbridge._fs import make_private_folder, take_from_others
 from apexbridge.retrieval.documents import Document
 from apexbridge.retrieval.embedders.model import Floats
+from apexbridge.retrieval.index.snapshot import draft_of, is_current
+from apexbridge.retrieval.index.vector_index import VectorIndex
+from apexbridge.retrieval.kinds import Kind
 from apexbridge.retrieval.usage import UsagePair
 
 SKILLS, USAGE = "skills", "past"
@@ -27,13 +28,11 @@ _ATTRIBUTES = {"at": "taught_at"}
 """Columns whose attribute has another name."""
 TABLE_WITH_TEXTS = "usage"
 """Of versions that stored the text of past requests."""
-SNAPSHOT_FORMAT = 2
-"""Snapshots of format 1 contain the text of past requests."""
 KEEP_OLD_VERSIONS = timedelta(minutes=1)
 """Longer than any reader needs to read a version."""
 NAMES_PER_DELETE = 500
+ROWS_PER_BATCH = 1000
 _OS_ERROR = re.compile(r"(?P<message>[A-Z][\w -]{1,100}) \(os error (?P<number>\d+)\)")
-logger = logging.getLogger(__name__)
 
 Row = tuple[Document | UsagePair, Floats]
 
@@ -49,12 +48,15 @@ class StoreError(Exception):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Contents:
-    """Everything that is stored for one embedding model."""
+    """Everything that is to be stored: copies of the indexes, and past use."""
 
-    skills: list[tuple[Document, Floats]]
+    indexes: Mapping[Kind, VectorIndex]
     pairs: list[tuple[UsagePair, Floats]]
-    has_pairs_of_other_models: bool = False
-    """Whether there are past requests embedded by another model, which cannot be used any more."""
+
+    def skills(self) -> Iterator[list[tuple[Document, Floats]]]:
+        """Skills and tools that have a vector, in batches."""
+        for index in self.indexes.values():
+            yield from index.stored()
 
 
 @contextmanager
@@ -100,21 +102,47 @@ class LanceStore:
         return self.path.exists()
 
     @_store_errors()
-    def read(self, signature: str, embedder: str, dimensions: int) -> Contents:
-        """What is stored for this model, from the snapshot if it has this signature. Other models are left out."""
-        if (snapshot := self._read_snapshot(signature, embedder, dimensions)) is not None:
-            return snapshot
-        skills = [(Document.from_stored(row), vector) for row, vector in self._rows(SKILLS, embedder, dimensions)]
-        pairs = [
-            (UsagePair(taught_at=row.pop("at"), **row), vector)
-            for row, vector in self._rows(USAGE, embedder, dimensions)
-        ]
-        table = self._open(USAGE)
-        return Contents(
-            skills=skills,
-            pairs=sorted(pairs, key=lambda pair: pair[0].taught_at),
-            has_pairs_of_other_models=table is not None and dimensions > 0 and table.count_rows() > len(pairs),
-        )
+    def documents(self, embedder: str, dimensions: int) -> list[Document]:
+        """Skills and tools with vectors of this model."""
+        table = self._table_of(SKILLS, dimensions)
+        if table is None:
+            return []
+        rows = _select(table, [column for column in table.schema.names if column != "vector"]).to_arrow().to_pylist()
+        return [Document.from_stored(row) for row in rows if row.pop("embedder") == embedder]
+
+    def vectors(self, names: Collection[str], dimensions: int) -> Iterator[tuple[str, Floats]]:
+        """The vectors of some skills and tools, by name. They are read in batches."""
+        with _store_errors():
+            table = self._table_of(SKILLS, dimensions)
+            columns = ["name", "vector"]
+            if table is None:
+                return
+            if len(names) <= NAMES_PER_DELETE:
+                batches = iter(_select(table, columns).where(_is_in("name", names)).to_arrow().to_batches())
+            else:
+                batches = iter(_select(table, columns).to_batches(ROWS_PER_BATCH))
+        while True:
+            with _store_errors():
+                batch = next(batches, None)
+                if batch is None:
+                    return
+                found = np.asarray(batch["vector"].flatten(), np.float32).reshape(-1, dimensions)
+                rows = zip(batch["name"].to_pylist(), found, strict=True)
+            yield from ((name, vector) for name, vector in rows if name in names)
+
+    @_store_errors()
+    def pairs(self, embedder: str, dimensions: int) -> tuple[list[tuple[UsagePair, Floats]], bool]:
+        """Past use, the oldest first; and whether there is some of another model, which cannot be used any more."""
+        found = []
+        if (table := self._table_of(USAGE, dimensions)) is not None:
+            rows = table.to_arrow()
+            vectors = np.asarray(rows["vector"].combine_chunks().flatten(), np.float32).reshape(-1, dimensions)
+            for row, vector in zip(rows.drop_columns(["vector"]).to_pylist(), vectors, strict=True):
+                if row.pop("embedder") == embedder:
+                    found.append((UsagePair(taught_at=row.pop("at"), **row), vector))
+        stored = self._open(USAGE)
+        has_others = stored is not None and dimensions > 0 and stored.count_rows() > len(found)
+        return sorted(found, key=lambda pair: pair[0].taught_at), has_others
 
     @_store_errors()
     def model(self) -> tuple[str, int] | None:
@@ -125,16 +153,13 @@ class LanceStore:
         rows = table.search().select(["embedder"]).limit(1).to_arrow().to_pylist()
         return (rows[0]["embedder"], table.schema.field("vector").type.list_size) if rows else None
 
-    def _rows(self, name: str, embedder: str, dimensions: int) -> Iterator[tuple[dict[str, Any], Floats]]:
+    def _table_of(self, name: str, dimensions: int) -> Any:
+        """The newest version of a table; None if it does not exist, or has vectors of another length."""
         table = self._open(name)
         if table is None or not table.schema.equals(_schema(name, dimensions)):
-            return
+            return None
         table.checkout_latest()
-        found = table.to_arrow()
-        vectors = np.asarray(found["vector"].combine_chunks().flatten(), np.float32).reshape(-1, dimensions)
-        for row, vector in zip(found.drop_columns(["vector"]).to_pylist(), vectors, strict=True):
-            if row.pop("embedder") == embedder:
-                yield row, vector
+        return table
 
     @_store_errors()
     def write(self, name: str, embedder: str, puts: Sequence[Row], drops: Sequence[str] = ()) -> None:
@@ -147,9 +172,16 @@ class LanceStore:
                 self._tables[name] = table
             table.merge_insert(key).when_matched_update_all().when_not_matched_insert_all().execute(rows)
         for start in range(0, len(drops) if table is not None else 0, NAMES_PER_DELETE):
-            quoted = ", ".join("'" + drop.replace("'", "''") + "'" for drop in drops[start : start + NAMES_PER_DELETE])
-            table.delete(f"{key} IN ({quoted})")
+            table.delete(_is_in(key, drops[start : start + NAMES_PER_DELETE]))
         take_from_others(self.path)
+
+    def _append(self, name: str, embedder: str, rows: Sequence[Row]) -> None:
+        """Add rows that the table does not have."""
+        data = _arrow_table(name, embedder, rows)
+        if name in self._tables:
+            self._tables[name].add(data)
+        else:
+            self._tables[name] = self._connected().create_table(name, data=data)
 
     @_store_errors()
     def rewrite_pairs(self, embedder: str, pairs: Sequence[tuple[UsagePair, Floats]]) -> None:
@@ -171,14 +203,9 @@ class LanceStore:
     @_store_errors()
     def remove_texts(self) -> bool:
         """Remove files of earlier versions that contain the text of requests; returns whether there were tables."""
-        try:
-            with self.snapshot.open("rb") as file, np.load(file, allow_pickle=False) as stored:
-                has_texts = int(stored["format"]) != SNAPSHOT_FORMAT
-        except Exception:  # missing; or damaged, so that its content is unknown
-            has_texts = True
-        if has_texts:
+        if not is_current(self.snapshot):
             self.snapshot.unlink(missing_ok=True)
-        self._new_snapshot.unlink(missing_ok=True)  # left by a crash
+        draft_of(self.snapshot).unlink(missing_ok=True)  # left by a crash
         folders = [self.path, *self._copies()]
         found = [folder for folder in folders if (folder / f"{TABLE_WITH_TEXTS}.lance").exists()]
         for folder in found:
@@ -196,8 +223,8 @@ class LanceStore:
         self.snapshot.unlink(missing_ok=True)
         new = LanceStore(self.path.with_name(f"{self.path.name}.new"))
         shutil.rmtree(new.path, ignore_errors=True)
-        if contents.skills:
-            new.write(SKILLS, embedder, contents.skills)
+        for rows in contents.skills():
+            new._append(SKILLS, embedder, rows)
         if contents.pairs:
             new.write(USAGE, embedder, contents.pairs)
         self.quarantine()
@@ -228,56 +255,6 @@ class LanceStore:
                     table.optimize(cleanup_older_than=KEEP_OLD_VERSIONS)
         take_from_others(self.path)
 
-    @property
-    def _new_snapshot(self) -> Path:
-        return self.snapshot.with_name(f"{self.snapshot.name}.new")
-
-    def write_snapshot(self, contents: Contents, *, signature: str, embedder: str, dimensions: int) -> None:
-        """Write the snapshot atomically. A failure is only logged: the next start reads the tables."""
-        about = {
-            "signature": signature,
-            "embedder": embedder,
-            "skills": [asdict(document) for document, _ in contents.skills],
-            "pairs": [asdict(pair) for pair, _ in contents.pairs],
-        }
-        temporary = self._new_snapshot
-        try:
-            temporary.unlink(missing_ok=True)
-            descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, PRIVATE_FILE)
-            with os.fdopen(descriptor, "wb") as file:
-                np.savez(
-                    file,
-                    format=np.array(SNAPSHOT_FORMAT),
-                    about=np.frombuffer(json.dumps(about).encode(), np.uint8),
-                    skills=_matrix(contents.skills, dimensions),
-                    pairs=_matrix(contents.pairs, dimensions),
-                )
-            temporary.replace(self.snapshot)
-        except OSError as error:
-            with suppress(OSError):
-                temporary.unlink(missing_ok=True)
-            logger.warning("the snapshot of the index could not be written: %s", error.strerror)
-
-    def _read_snapshot(self, signature: str, embedder: str, dimensions: int) -> Contents | None:
-        """The contents; None if the snapshot is missing, damaged, or of another commit or model."""
-        try:
-            with self.snapshot.open("rb") as file, np.load(file, allow_pickle=False) as stored:
-                about = json.loads(stored["about"].tobytes())
-                made_from = int(stored["format"]), about["signature"], about["embedder"]
-                if made_from != (SNAPSHOT_FORMAT, signature, embedder):
-                    return None
-                skills, pairs = stored["skills"], stored["pairs"]
-            if skills.shape[1] != dimensions or pairs.shape[1] != dimensions:
-                return None
-            documents = map(Document.from_stored, about["skills"])
-            past = (UsagePair(**fields) for fields in about["pairs"])
-            return Contents(skills=list(zip(documents, skills, strict=True)), pairs=list(zip(past, pairs, strict=True)))
-        except FileNotFoundError:
-            return None
-        except Exception as error:  # numpy and zipfile raise many types for damaged files
-            logger.warning("the snapshot of the index is unusable: %s", type(error).__name__)
-            return None
-
     def _connected(self) -> Any:
         if self._database is None:
             os.environ.setdefault("LANCEDB_LOG", "error")
@@ -296,6 +273,16 @@ class LanceStore:
                 return None
             self._tables[name] = self._connected().open_table(name)
         return self._tables[name]
+
+
+def _select(table: Any, columns: Sequence[str]) -> Any:
+    return table.search().select(list(columns)).limit(max(1, table.count_rows()))
+
+
+def _is_in(column: str, values: Collection[str]) -> str:
+    """An SQL condition."""
+    quoted = ", ".join("'" + value.replace("'", "''") + "'" for value in values)
+    return f"{column} IN ({quoted})"
 
 
 def _matrix(rows: Sequence[Row], dimensions: int) -> Floats:

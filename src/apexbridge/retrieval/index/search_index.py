@@ -6,6 +6,7 @@ import threading
 from collections import OrderedDict
 from collections.abc import AsyncIterator, Callable, Collection, Mapping, Sequence
 from contextlib import asynccontextmanager, suppress
+from functools import partial
 from pathlib import Path
 from typing import TypeVar
 
@@ -17,6 +18,8 @@ from apexbridge.retrieval.documents import Document, kind_of
 from apexbridge.retrieval.embedders.embedder import Embedder
 from apexbridge.retrieval.embedders.model import EmbeddingError, Floats
 from apexbridge.retrieval.index.lance_store import Contents, LanceStore, StoreError
+from apexbridge.retrieval.index.snapshot import Snapshot, read_snapshot, vectors_path
+from apexbridge.retrieval.index.vector_file import VectorFile
 from apexbridge.retrieval.index.vector_index import VectorIndex
 from apexbridge.retrieval.index.writer import Changes, IndexWriter
 from apexbridge.retrieval.kinds import Kind
@@ -38,9 +41,11 @@ class SearchIndex:
 
     def __init__(self, data_dir: Path, embedder: Embedder, *, usage_days: int) -> None:
         lock = threading.Lock()
-        self.memory = VectorIndex(embedder.dimensions_by_model, lock=lock)
+        self._store = LanceStore(data_dir / STORE)
+        dimensions = embedder.dimensions_by_model
+        self.memory = VectorIndex(dimensions, lock=lock, new_file=partial(self._new_file, "skill"))
         """The skills."""
-        self.tools = VectorIndex(embedder.dimensions_by_model, lock=lock)
+        self.tools = VectorIndex(dimensions, lock=lock, new_file=partial(self._new_file, "tool"))
         """The tools. They are ranked apart, so that they do not change how skills are ranked."""
         self.usage = UsageMemory()
         self.unavailable: str | None = None
@@ -48,8 +53,14 @@ class SearchIndex:
         self.is_loaded = False
         self._embedder = embedder
         self._usage_days = usage_days
-        self._store = LanceStore(data_dir / STORE)
-        self.writer = IndexWriter(self._store, embedder, self._contents)
+        self.writer = IndexWriter(
+            self._store,
+            embedder,
+            contents=self._contents,
+            snapshot_contents=partial(self._contents, in_files=True),
+            pairs=self._pairs,
+            size=lambda: len(self.memory) + len(self.tools),
+        )
         self._is_owner = False
         self._loaded_signature = ""
         self._loading = asyncio.Lock()
@@ -72,6 +83,12 @@ class SearchIndex:
         async with self._loading:
             if not self.is_loaded:
                 await run_to_completion(self._load())
+
+    async def reload(self) -> None:
+        """Read the vectors again from the tables, because their file is damaged."""
+        async with self._loading:
+            await self.writer.flush()
+            await run_to_completion(self._load(is_damaged=True))
 
     async def refresh(self) -> None:
         async with self._loading:
@@ -166,15 +183,13 @@ class SearchIndex:
 
         def missing() -> list[str]:
             with self.memory.locked():
-                without_vector = (
-                    {*self.memory.without_vector(), *self.tools.without_vector()} if self.unavailable is None else set()
-                )
+                has_vector = {memory: memory.has_vector for memory in (self.memory, self.tools)}
                 return [
                     name
                     for name, version in versions.items()
-                    if name in without_vector
-                    or (slot := self._memory_of(name).slot(name)) is None
-                    or self._memory_of(name).documents[slot].version != version
+                    if (slot := (memory := self._memory_of(name)).slot(name)) is None
+                    or memory.documents[slot].version != version
+                    or (self.unavailable is None and not has_vector[memory][slot])
                 ]
 
         return await asyncio.to_thread(missing)
@@ -196,67 +211,116 @@ class SearchIndex:
 
         return await run_to_completion(work())
 
-    def _contents(self) -> Contents:
+    def _contents(self, *, in_files: bool = False) -> Contents:
+        """Copies of everything. With `in_files`, the vectors of large indexes are on disk when it returns."""
+        indexes: dict[Kind, VectorIndex] = {"skill": self.memory, "tool": self.tools}
         with self.memory.locked():
-            return Contents(
-                skills=[
-                    (memory.documents[slot], memory.vector(int(slot)))
-                    for memory in (self.memory, self.tools)
-                    for slot in np.flatnonzero(memory.has_vector)
-                ],
-                pairs=self.usage.pairs(),
-            )
+            for kind, index in indexes.items() if in_files else ():
+                if not index.ensure_file(vectors_path(self._store.snapshot, kind)):
+                    raise StoreError("the file of vectors cannot be written")
+            return Contents(indexes={kind: index.copy() for kind, index in indexes.items()}, pairs=self.usage.pairs())
+
+    def _pairs(self) -> list[tuple[UsagePair, Floats]]:
+        with self.memory.locked():
+            return self.usage.pairs()
+
+    def _new_file(self, kind: Kind, dimensions: int) -> VectorFile:
+        """A file for the vectors of a large index. Other processes than the one that writes use one without a name."""
+        if self._is_owner:
+            try:
+                return VectorFile.create(vectors_path(self._store.snapshot, kind), dimensions)
+            except OSError as error:
+                logger.warning("the file of vectors cannot be created: %s", error.strerror)
+        return VectorFile.temporary(dimensions)
 
     def is_expired(self, pair: UsagePair) -> bool:
         return pair.taught_at < now_ms() - self._usage_days * MS_PER_DAY
 
-    async def _load(self) -> None:
-        must_erase = await asyncio.to_thread(self._load_blocking)
+    async def _load(self, *, is_damaged: bool = False) -> None:
+        must_erase = await asyncio.to_thread(self._load_blocking, is_damaged)
         self.is_loaded = True
         if self.unavailable is None:
             self.writer.open(self._loaded_signature)
             if must_erase:
                 self.writer.queue(Changes(erase_pairs=True))
 
-    def _load_blocking(self) -> bool:
+    def _load_blocking(self, is_damaged: bool) -> bool:
         """Read the store into memory; returns whether past use on disk has expired or belongs to another model."""
         signature = self._store.signature()
         self.unavailable = None
+        pairs: list[tuple[UsagePair, Floats]] = []
+        has_others = False
+        snapshot: Snapshot | None = None
+        failure: StoreError | None = None
         try:
-            contents = self._read(signature)
+            exists = self._learn_dimensions(signature)
         except StoreError as error:
-            contents = Contents(skills=[], pairs=[])
-            self.unavailable = self._quarantine(error)
-            signature = self._store.signature()
+            exists, failure = False, error
+        embedder, dimensions = self._embedder.id, self._embedder.dimensions_by_model
+        if exists and not is_damaged:
+            snapshot = read_snapshot(self._store.snapshot, embedder=embedder, dimensions=dimensions)
         with self.memory.locked():
             self._reshape()
-            names = {document.name for document, _ in contents.skills}
-            self.memory.retain(names)
-            self.tools.retain(names)
+            if is_damaged:
+                self.memory.drop_vectors()
+                self.tools.drop_vectors()
+            if snapshot is not None:
+                self.memory.replace_all(snapshot.indexes["skill"])
+                self.tools.replace_all(snapshot.indexes["tool"])
+                pairs = snapshot.pairs
+            if exists and (snapshot is None or snapshot.signature != signature):
+                try:
+                    self._read_tables()
+                    pairs, has_others = self._store.pairs(embedder, sum(dimensions))
+                except StoreError as error:
+                    exists, failure = False, error
+            if not exists:
+                self.memory.retain([])
+                self.tools.retain([])
+                pairs = []
             self.usage.forget(lambda _: True)
-            for document, vector in contents.skills:
-                self._memory_of(document.name).put(document, vector)
-            for pair, vector in contents.pairs:
+            for pair, vector in pairs:
                 self.usage.restore(pair, vector)
             expired = self.usage.forget(self.is_expired)
+        if failure is not None:
+            self.unavailable = self._quarantine(failure)
+            signature = self._store.signature()
         self._loaded_signature = signature
-        return bool(expired) or contents.has_pairs_of_other_models
+        return bool(expired) or has_others
 
     def _reshape(self) -> None:
         self.memory.reshape(self._embedder.dimensions_by_model)
         self.tools.reshape(self._embedder.dimensions_by_model)
 
-    def _read(self, signature: str) -> Contents:
-        """What the store has for the model in use."""
+    def _learn_dimensions(self, signature: str) -> bool:
+        """Ask a remote model for the length of its vectors; returns whether there is a store."""
         exists = bool(signature) or self._store.exists()
         if self._embedder.is_remote:
             if exists and not self._embedder.dimensions:
                 self._embedder.assume_dimensions(self._store.model())
             with suppress(EmbeddingError):  # every search asks it again
                 self._embedder.probe()
-        if not exists:
-            return Contents(skills=[], pairs=[])
-        return self._store.read(signature, self._embedder.id, self._embedder.dimensions)
+        return exists
+
+    def _read_tables(self) -> None:
+        """Take over what differs from the memory. The same text has the same vector, so most vectors are not read."""
+        dimensions = self._embedder.dimensions
+        stored = {document.name: document for document in self._store.documents(self._embedder.id, dimensions)}
+        self.memory.retain(stored)
+        self.tools.retain(stored)
+        changed = stored.keys() - self._with_vector(stored)
+        if changed:
+            for name, vector in self._store.vectors(changed, dimensions):
+                self._memory_of(name).put(stored[name], np.array(vector))
+
+    def _with_vector(self, documents: Mapping[str, Document]) -> set[str]:
+        """The names of those that are in memory like this, with a vector."""
+        return {
+            document.name
+            for memory in (self.memory, self.tools)
+            for document, has_vector in zip(memory.documents, memory.has_vector.tolist(), strict=True)
+            if has_vector and documents.get(document.name) == document
+        }
 
     def _quarantine(self, error: StoreError) -> str | None:
         """Move a damaged store out of the way; returns the reason if the store stays unusable."""

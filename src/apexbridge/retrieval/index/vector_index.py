@@ -3,50 +3,62 @@
 A slot is a document's position in the index.
 """
 
-import itertools
-import math
+import json
 import threading
-from bisect import bisect_left
-from collections import Counter
-from collections.abc import Collection, Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from operator import attrgetter
+from pathlib import Path
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
-from rapidfuzz import process
-from rapidfuzz.distance import DamerauLevenshtein
 
 from apexbridge.retrieval.documents import Document
 from apexbridge.retrieval.embedders.model import Floats
+from apexbridge.retrieval.index.keyword_index import KeywordIndex
+from apexbridge.retrieval.index.slot_vectors import (
+    BATCH_ROWS,
+    FiledVectors,
+    MatrixVectors,
+    NewFile,
+    OpenFile,
+    SlotVectors,
+    in_batches,
+    unpacked_vectors,
+)
+from apexbridge.retrieval.index.vector_file import VectorFile
 
-FIRST_CAPACITY = 64
-MIN_CORRECTED_LETTERS, LONG_WORD_LETTERS = 5, 8
-"""A word may have one wrong letter from the first length on, and two from the second."""
-MIN_PREFIX_LETTERS = 4
-MAX_CORRECTED_WORDS = 8
-"""Of a request."""
-MAX_CORRECTIONS = 2
-"""For each word."""
-K1 = 1.2
-B_SHORT, B_LONG = 0.75, 0.4
-SHORT_TOKENS, LONG_TOKENS = 14.0, 22.0
-"""`b` falls between these mean lengths: among short descriptions a long one is vague, among long ones specific."""
+EXACT_LIMIT = 10_000
+"""Up to this size, all vectors are in memory and compared. Above it, they are in a file, and the nearest compared."""
 
 
 class VectorIndex:
     """Readers and writers hold its lock, so that no reader sees a partial change."""
 
-    def __init__(self, dimensions: Sequence[int], *, lock: "threading.Lock | None" = None) -> None:
-        """Two indexes with the same `lock` change together."""
+    def __init__(
+        self,
+        dimensions: Sequence[int],
+        *,
+        lock: "threading.Lock | None" = None,
+        exact_limit: int | None = None,
+        new_file: NewFile = VectorFile.temporary,
+    ) -> None:
+        """Two indexes with the same `lock` change together. `new_file` creates the file of a large index."""
         self.dimensions = tuple(dimensions)
         """Vector length of each model."""
         self.documents: list[Document] = []
         self.keywords = KeywordIndex()
+        self.vectors: SlotVectors = MatrixVectors(self.dimensions)
         self.version = 0
         """Grows with every change."""
         self._slots: dict[str, int] = {}
-        self._matrices = [np.zeros((FIRST_CAPACITY, size), np.float32) for size in self.dimensions]
-        self._has_vector = np.zeros(FIRST_CAPACITY, np.bool_)
+        self._tags = KeywordIndex()
+        """Tags in lower case, as words that are found whole."""
+        self._hidden: set[str] = set()
+        """Names that models must not find."""
+        self._exact_limit = EXACT_LIMIT if exact_limit is None else exact_limit
+        self._new_file = new_file
         self._lock = lock or threading.Lock()
 
     @contextmanager
@@ -63,45 +75,111 @@ class VectorIndex:
     def slot(self, name: str) -> int | None:
         return self._slots.get(name)
 
-    def matrix(self, model: int) -> Floats:
-        """One model's vectors, a row per slot; rows without a vector are zero."""
-        return self._matrices[model][: len(self.documents)]
-
     @property
     def has_vector(self) -> NDArray[np.bool_]:
         """Which slots can be found by meaning."""
-        return self._has_vector[: len(self.documents)]
+        return self.vectors.has_vector
 
     def vector(self, slot: int) -> Floats:
         """A slot's vectors of all models in a row."""
-        return np.concatenate([matrix[slot] for matrix in self._matrices])
+        vector: Floats = self.vectors.vectors(np.array([slot]))[0]
+        return vector
 
     def without_vector(self) -> list[str]:
         """Skills that are found by their words only."""
         return [self.documents[slot].name for slot in np.flatnonzero(~self.has_vector)]
 
     def put(self, document: Document, vector: Floats | None) -> None:
-        slot = self._slots.get(document.name)
-        if slot is None:
-            slot = self._slots[document.name] = len(self.documents)
-            self._ensure_capacity(slot + 1)
-        self.documents[slot : slot + 1] = [document]
-        self.keywords.put(slot, document.keywords())
-        self._has_vector[slot] = vector is not None
-        start = 0
-        for matrix, size in zip(self._matrices, self.dimensions, strict=True):
-            matrix[slot] = 0.0 if vector is None else vector[start : start + size]
-            start += size
+        slot = self._slots.setdefault(document.name, len(self.documents))
+        if slot == len(self.documents) or self.documents[slot] != document:
+            self.documents[slot : slot + 1] = [document]
+            self.keywords.put(slot, document.keywords())
+            self._tags.put(slot, document.folded_tags)
+            (self._hidden.add if document.hidden else self._hidden.discard)(document.name)
+        self.vectors.put(slot, vector)
+        self._changed()
+
+    def copy(self) -> "VectorIndex":
+        """A copy that can be changed. The caller holds the lock of this one, not of the copy."""
+        copy = VectorIndex(self.dimensions, exact_limit=max(self._exact_limit, len(self) + 1), new_file=self._new_file)
+        copy.replace_all(self)
+        copy.documents, copy._slots, copy._hidden = list(self.documents), dict(self._slots), set(self._hidden)
+        copy.keywords, copy._tags, copy.vectors = self.keywords.copy(), self._tags.copy(), self.vectors.copy()
+        return copy
+
+    def replace_all(self, other: "VectorIndex") -> None:
+        """Take over everything of another index, which is not used any more."""
+        self.documents, self._slots, self._hidden = other.documents, other._slots, other._hidden
+        self.keywords, self._tags, self.vectors = other.keywords, other._tags, other.vectors
+        self.dimensions = other.dimensions
         self.version += 1
+
+    def drop_vectors(self) -> None:
+        """Keep the words only."""
+        self.vectors = MatrixVectors(self.dimensions)
+        for slot in range(len(self)):
+            self.vectors.put(slot, None)
+        self._changed()
+
+    def ensure_file(self, path: Path) -> bool:
+        """Make sure that the vectors of a large index are at this path and on disk; False if that failed.
+
+        The vectors of a small index are in memory. They need no file, so one at this path is removed.
+        """
+        if not isinstance(self.vectors, FiledVectors):
+            path.unlink(missing_ok=True)
+            return True
+        if self.vectors.is_mostly_unused or not self.vectors.file.is_at(path):
+            self.vectors.start_new_file(self._new_file)
+        return self.vectors.file.is_at(path) and self.vectors.file.flush()
+
+    def stored(self) -> Iterator[list[tuple[Document, Floats]]]:
+        """All documents that have a vector, with it, in batches."""
+        for slots in in_batches(np.flatnonzero(self.has_vector)):
+            yield [
+                (self.documents[slot], vector)
+                for slot, vector in zip(slots.tolist(), self.vectors.vectors(slots), strict=True)
+            ]
+
+    def packed(self) -> dict[str, NDArray[Any]]:
+        """All documents that have a vector, as arrays. `unpacked` accepts it."""
+        slots = np.flatnonzero(self.has_vector)
+        documents = [self.documents[slot] for slot in slots]
+        lines = [_json_of(documents[start : start + BATCH_ROWS]) for start in range(0, len(documents), BATCH_ROWS)]
+        parts: dict[str, Mapping[str, NDArray[Any]]] = {
+            "keywords": self.keywords.packed(slots),
+            "tags": self._tags.packed(slots),
+            "vectors": self.vectors.packed(slots),
+        }
+        return {
+            "documents": np.frombuffer("\n".join(lines).encode(), np.uint8),
+            **{f"{part}/{name}": array for part, arrays in parts.items() for name, array in arrays.items()},
+        }
+
+    @classmethod
+    def unpacked(
+        cls,
+        dimensions: Sequence[int],
+        packed: Mapping[str, NDArray[Any]],
+        *,
+        open_file: OpenFile,
+    ) -> "VectorIndex":
+        """What `packed` returned. `open_file` opens the file of a large index."""
+        index = cls(dimensions)
+        text = packed["documents"].tobytes().decode()
+        index.documents = [document for line in text.splitlines() for document in _documents_of(line)]
+        index._slots = {document.name: slot for slot, document in enumerate(index.documents)}
+        index._hidden = {document.name for document in index.documents if document.hidden}
+        index.keywords.restore(_part(packed, "keywords"))
+        index._tags.restore(_part(packed, "tags"))
+        index.vectors = unpacked_vectors(index.dimensions, _part(packed, "vectors"), open_file=open_file)
+        if not len(index) == len(index.vectors) == len(index.keywords) == len(index._tags):
+            raise ValueError("the parts of the index have different sizes")
+        return index
 
     def with_document(self, document: Document, vector: Floats | None) -> "VectorIndex":
         """A copy in which one document is replaced or added. The caller holds the lock of this one, not of the copy."""
-        copy = VectorIndex(self.dimensions)
-        copy.documents = list(self.documents)
-        copy.keywords = self.keywords.copy()
-        copy._slots = dict(self._slots)
-        copy._matrices = [matrix.copy() for matrix in self._matrices]
-        copy._has_vector = self._has_vector.copy()
+        copy = self.copy()
         copy.put(document, vector)
         return copy
 
@@ -109,17 +187,15 @@ class VectorIndex:
         """Change the length of vectors; vectors of another length are dropped."""
         if tuple(dimensions) != self.dimensions:
             self.dimensions = tuple(dimensions)
-            capacity = len(self._has_vector)
-            self._matrices = [np.zeros((capacity, size), np.float32) for size in self.dimensions]
-            self._has_vector = np.zeros(capacity, np.bool_)
-            self.version += 1
+            self.drop_vectors()
 
     def drop(self, names: Iterable[str]) -> list[str]:
         """Remove skills; returns those that were known."""
         dropped = [name for name in names if name in self._slots]
         for name in dropped:
             self._drop(name)
-        self.version += bool(dropped)
+        if dropped:
+            self._changed()
         return dropped
 
     def retain(self, names: Collection[str]) -> list[str]:
@@ -132,142 +208,50 @@ class VectorIndex:
         slot, last = self._slots.pop(name), len(self.documents) - 1
         moved = self.documents.pop()
         self.keywords.drop(slot)
+        self._tags.drop(slot)
+        self._hidden.discard(name)
+        self.vectors.drop(slot)
         if slot != last:
             self.documents[slot] = moved
             self._slots[moved.name] = slot
-            for matrix in self._matrices:
-                matrix[slot] = matrix[last]
-            self._has_vector[slot] = self._has_vector[last]
 
-    def _ensure_capacity(self, count: int) -> None:
-        capacity = len(self._has_vector)
-        if count > capacity:
-            self._has_vector = np.concatenate((self._has_vector, np.zeros(capacity, np.bool_)))
-            self._matrices = [
-                np.concatenate((matrix, np.zeros((capacity, matrix.shape[1]), np.float32))) for matrix in self._matrices
-            ]
+    def _changed(self) -> None:
+        self.version += 1
+        if self.vectors.is_exact and len(self) > self._exact_limit:
+            self.vectors = FiledVectors.of(self.vectors, self.dimensions, self._new_file)
+        elif not self.vectors.is_exact and len(self) < self._exact_limit // 2:
+            self.vectors = MatrixVectors.of(self.vectors, self.dimensions)
 
-
-class KeywordIndex:
-    """BM25 over the tokens of each slot, in compact arrays."""
-
-    def __init__(self) -> None:
-        self._vocabulary: dict[str, int] = {}
-        self._terms: list[NDArray[np.int32]] = []
-        self._counts: list[Floats] = []
-        self._is_built = False
-        self._starts: NDArray[np.int64] = np.zeros(1, np.int64)
-        self._slots: NDArray[np.int64] = np.zeros(0, np.int64)
-        self._weights: Floats = np.zeros(0, np.float32)
-        self._rarity: Floats = np.zeros(0, np.float32)
-        self._plain_words: list[str] | None = None
-        """Known words of ASCII letters, sorted; None until they are needed."""
-
-    def copy(self) -> "KeywordIndex":
-        """A copy that can be changed; its postings are built again at its first query."""
-        copy = KeywordIndex()
-        copy._vocabulary = dict(self._vocabulary)
-        copy._terms, copy._counts = list(self._terms), list(self._counts)
-        return copy
-
-    def put(self, slot: int, tokens: Iterable[str]) -> None:
-        counted = Counter(tokens)
-        terms = [self._vocabulary.setdefault(token, len(self._vocabulary)) for token in counted]
-        self._terms[slot : slot + 1] = [np.array(terms, np.int32)]
-        self._counts[slot : slot + 1] = [np.fromiter(counted.values(), np.float32, len(counted))]
-        self._is_built = False
-
-    def drop(self, slot: int) -> None:
-        """Remove a slot; the last one takes its number."""
-        self._terms[slot], self._counts[slot] = self._terms[-1], self._counts[-1]
-        self._terms.pop()
-        self._counts.pop()
-        self._is_built = False
-
-    def score(self, tokens: Sequence[str]) -> Floats:
-        """BM25 of every slot for a request."""
-        self._build()
-        scores = np.zeros(len(self._terms), np.float32)
-        for term, times in Counter(self._known(tokens)).items():
-            postings = slice(self._starts[term], self._starts[term + 1])
-            scores[self._slots[postings]] += times * self._weights[postings]
-        return scores
-
-    def coverage(self, tokens: Sequence[str], translated: Sequence[str] = ()) -> float:
-        """Share of the request's tokens that the index has; known translations count as well."""
-        self._build()
-        return (len(self._known(tokens)) + len(self._known(translated))) / len(tokens) if tokens else 0.0
-
-    def matched(self, slot: int, tokens: Sequence[str]) -> tuple[list[str], float]:
-        """The request's tokens that a slot has, and their share of the request's weight."""
-        self._build()
-        own = set(self._terms[slot].tolist())
-        found, weight, total = [], 0.0, 0.0
-        for token in dict.fromkeys(tokens):
-            term = self._vocabulary.get(token)
-            rarity = math.log1p((len(self._terms) + 0.5) / 0.5) if term is None else float(self._rarity[term])
-            total += rarity
-            if term in own:
-                found.append(token)
-                weight += rarity
-        return found, weight / total if total else 0.0
-
-    def corrections(self, tokens: Sequence[str]) -> dict[str, list[str]]:
-        """For words that the index does not have, those that it has and that were probably meant.
-
-        A word is mistyped, or only its beginning was typed.
-        """
-        self._build()
-        unknown = [
-            token
-            for token in dict.fromkeys(tokens)
-            if len(token) >= MIN_PREFIX_LETTERS and token.isascii() and token.isalpha() and not self._known([token])
-        ]
-        if not unknown:
-            return {}
-        if self._plain_words is None:
-            words = (word for word in self._vocabulary if word.isascii() and word.isalpha())
-            self._plain_words = sorted(word for word in words if self._known([word]))
-        found = {token: _nearest(token, self._plain_words) for token in unknown[:MAX_CORRECTED_WORDS]}
-        return {token: nearest for token, nearest in found.items() if nearest}
-
-    def _known(self, tokens: Sequence[str]) -> list[int]:
-        terms = (self._vocabulary.get(token) for token in tokens)
-        return [term for term in terms if term is not None and self._starts[term + 1] > self._starts[term]]
-
-    def _build(self) -> None:
-        """Build the postings; done at the first query after a change."""
-        if self._is_built:
-            return
-        self._is_built = True
-        self._plain_words = None
-        size, words = len(self._terms), len(self._vocabulary)
-        lengths = np.fromiter((counts.sum() for counts in self._counts), np.float32, size)
-        terms = np.concatenate(self._terms) if size else np.zeros(0, np.int32)
-        counts = np.concatenate(self._counts) if size else np.zeros(0, np.float32)
-        slots = np.repeat(np.arange(size), [len(own) for own in self._terms])
-        order = np.argsort(terms, kind="stable")
-        spread = np.bincount(terms, minlength=words)
-        self._starts = np.concatenate(([0], np.cumsum(spread)))
-        self._slots = slots[order]
-        self._rarity = np.log1p((size - spread + 0.5) / (spread + 0.5)).astype(np.float32)
-        mean = float(lengths.mean()) if size else 1.0
-        b = np.interp(mean, (SHORT_TOKENS, LONG_TOKENS), (B_SHORT, B_LONG))
-        counts = counts[order]
-        damp = K1 * (1 - b + b * lengths[self._slots] / max(mean, 1e-9))
-        self._weights = (self._rarity[terms[order]] * counts * (K1 + 1) / (counts + damp)).astype(np.float32)
+    def allowed(self, tags: Collection[str], *, for_model: bool) -> NDArray[np.bool_] | None:
+        """Which slots have one of the tags, in lower case, and may be found by a model; None without filters."""
+        if not tags and not for_model:
+            return None
+        is_allowed = self._tags.score(list(tags)) > 0 if tags else np.ones(len(self), np.bool_)
+        if for_model:
+            is_allowed[[self._slots[name] for name in self._hidden]] = False
+        return is_allowed
 
 
-def _nearest(token: str, words: Sequence[str]) -> list[str]:
-    """Words with the same first letter and few other letters; else those that begin with the token."""
-    first, end = bisect_left(words, token[0]), bisect_left(words, chr(ord(token[0]) + 1))
-    if len(token) >= MIN_CORRECTED_LETTERS:
-        limit = 1 if len(token) < LONG_WORD_LETTERS else 2
-        found = process.extract(
-            token, words[first:end], scorer=DamerauLevenshtein.distance, score_cutoff=limit, limit=MAX_CORRECTIONS
+_COLUMNS = ("name", "description", "tags", "derived_tags", "hidden", "version")
+_values = attrgetter(*_COLUMNS)
+
+
+def _json_of(documents: Sequence[Document]) -> str:
+    """A line of JSON with a list for each column. One line for all would block other threads while it is encoded."""
+    return json.dumps(list(zip(*map(_values, documents), strict=True)))
+
+
+def _documents_of(line: str) -> Iterator[Document]:
+    for name, description, tags, derived_tags, hidden, version in zip(*json.loads(line), strict=True):
+        yield Document(
+            name=name,
+            description=description,
+            tags=tuple(tags),
+            derived_tags=tuple(derived_tags),
+            hidden=hidden,
+            version=version,
         )
-        if found:
-            return [word for word, distance, _ in found if distance == found[0][1]]
-    start = bisect_left(words, token)
-    longer = itertools.takewhile(lambda word: word.startswith(token), itertools.islice(words, start, None))
-    return sorted(itertools.islice(longer, MAX_CORRECTIONS * 10), key=len)[:MAX_CORRECTIONS]
+
+
+def _part(packed: Mapping[str, NDArray[Any]], part: str) -> dict[str, NDArray[Any]]:
+    return {name.removeprefix(f"{part}/"): packed[name] for name in packed if name.startswith(f"{part}/")}

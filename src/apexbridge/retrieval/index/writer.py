@@ -11,6 +11,8 @@ from apexbridge.retrieval.documents import Document
 from apexbridge.retrieval.embedders.embedder import Embedder
 from apexbridge.retrieval.embedders.model import Floats
 from apexbridge.retrieval.index.lance_store import SKILLS, USAGE, Contents, LanceStore, StoreError
+from apexbridge.retrieval.index.snapshot import Snapshot, write_snapshot
+from apexbridge.retrieval.index.vector_index import EXACT_LIMIT
 from apexbridge.retrieval.usage import UsagePair
 
 GROUP_SECONDS = 0.05
@@ -19,8 +21,10 @@ CHECK_SECONDS = 2.0
 """How often to check that the store on disk was not removed or changed."""
 FIRST_PAUSE_SECONDS, LONGEST_PAUSE_SECONDS = 1.0, 30.0
 """Between attempts to write after a failure."""
-COMMITS_BEFORE_OPTIMIZE = 30
-SNAPSHOT_AFTER_SECONDS = 2.0
+COMMITS_BEFORE_OPTIMIZE, ROWS_PER_COMMIT = 30, 500
+"""Commits until a table is optimized: the first, or one for each of these rows."""
+SNAPSHOT_AFTER_SECONDS, SNAPSHOT_SECONDS_PER_SKILL = 2.0, 0.0002
+"""Time without changes until a snapshot is written. Without one, a start reads the changed skills from the tables."""
 
 logger = logging.getLogger(__name__)
 
@@ -51,17 +55,31 @@ class Changes:
 class IndexWriter:
     """A write-behind queue: changes are accepted on the event loop, and written soon and until they succeed."""
 
-    def __init__(self, store: LanceStore, embedder: Embedder, contents: Callable[[], Contents]) -> None:
+    def __init__(
+        self,
+        store: LanceStore,
+        embedder: Embedder,
+        *,
+        contents: Callable[[], Contents],
+        snapshot_contents: Callable[[], Contents],
+        pairs: Callable[[], list[tuple[UsagePair, Floats]]],
+        size: Callable[[], int],
+    ) -> None:
+        """`snapshot_contents` has vectors that are in files on disk; it raises StoreError if they cannot be written."""
         self.problem: str | None = None
         """Why the last write failed."""
         self._store = store
         self._embedder = embedder
         self._contents = contents
+        self._snapshot_contents = snapshot_contents
+        self._pairs = pairs
+        self._size = size
         self._pending = Changes()
         self._is_writing = False
         self._signature: str | None = None
         """The store as this process last saw it; None before it was opened."""
         self._commits = 0
+        """Since the tables were last optimized."""
         self._snapshot_due: float | None = None
         self._changed = asyncio.Event()
         self._stop = asyncio.Event()
@@ -141,7 +159,8 @@ class IndexWriter:
         self.problem = None
         self._signature = await asyncio.to_thread(self._store.signature)
         if self._signature:
-            self._snapshot_due = time.monotonic() + SNAPSHOT_AFTER_SECONDS
+            pause = max(SNAPSHOT_AFTER_SECONDS, self._size() * SNAPSHOT_SECONDS_PER_SKILL)
+            self._snapshot_due = time.monotonic() + pause
 
     def _write_blocking(self, changes: Changes) -> None:
         embedder = self._embedder.id
@@ -155,16 +174,24 @@ class IndexWriter:
                     puts = [row for row in rows.values() if row is not None]
                     self._store.write(table, embedder, puts, [key for key, row in rows.items() if row is None])
             self._commits += 1
-            if self._commits % COMMITS_BEFORE_OPTIMIZE == 0:
-                self._store.optimize()
+            if self._is_optimize_due():
+                self._optimize()
         if changes.erase_pairs:
-            self._store.rewrite_pairs(embedder, self._contents().pairs)
+            self._store.rewrite_pairs(embedder, self._pairs())
+
+    def _is_optimize_due(self) -> bool:
+        """It writes the whole table again, so a large one waits longer."""
+        return self._commits >= max(COMMITS_BEFORE_OPTIMIZE, self._size() // ROWS_PER_COMMIT)
+
+    def _optimize(self) -> None:
+        self._store.optimize()
+        self._commits = 0
 
     async def _optimize_and_snapshot(self) -> None:
         try:
             async with self._lock:
-                if self._commits:
-                    await asyncio.to_thread(self._store.optimize)
+                if self._commits and (self._size() <= EXACT_LIMIT or self._is_optimize_due()):
+                    await asyncio.to_thread(self._optimize)
                     self._signature = self._store.signature()
                 if self._snapshot_due is not None:
                     await self._write_snapshot()
@@ -176,11 +203,11 @@ class IndexWriter:
         signature = self._signature or ""
 
         def write() -> None:
-            self._store.write_snapshot(
-                self._contents(),
-                signature=signature,
-                embedder=self._embedder.id,
-                dimensions=self._embedder.dimensions,
-            )
+            contents = self._snapshot_contents()
+            snapshot = Snapshot(signature=signature, indexes=contents.indexes, pairs=contents.pairs)
+            write_snapshot(self._store.snapshot, snapshot, embedder=self._embedder.id)
 
-        await asyncio.to_thread(write)
+        try:
+            await asyncio.to_thread(write)
+        except StoreError as error:
+            logger.warning("the snapshot of the index could not be written: %s", error)
