@@ -16,7 +16,7 @@ from typing import Any
 
 import numpy as np
 
-from apexbridge._fs import PRIVATE_FILE, make_private_folder, take_from_others
+from apexbridge._fs import PRIVATE_FILE, exchange, make_private_folder, take_from_others
 from apexbridge.retrieval.documents import Document
 from apexbridge.retrieval.embedders.model import Floats
 from apexbridge.retrieval.usage import UsagePair
@@ -53,6 +53,7 @@ class Contents:
 
     skills: list[tuple[Document, Floats]]
     pairs: list[tuple[UsagePair, Floats]]
+    has_skills_of_other_models: bool = False
     has_pairs_of_other_models: bool = False
     """Whether there are past requests embedded by another model, which cannot be used any more."""
 
@@ -109,9 +110,10 @@ class LanceStore:
             (UsagePair(taught_at=row.pop("at"), **row), vector)
             for row, vector in self._rows(USAGE, embedder, dimensions)
         ]
-        table = self._open(USAGE)
+        known, table = self._open(SKILLS), self._open(USAGE)
         return Contents(
             skills=skills,
+            has_skills_of_other_models=known is not None and known.count_rows() > len(skills),
             pairs=sorted(pairs, key=lambda pair: pair[0].taught_at),
             has_pairs_of_other_models=table is not None and dimensions > 0 and table.count_rows() > len(pairs),
         )
@@ -200,9 +202,24 @@ class LanceStore:
             new.write(SKILLS, embedder, contents.skills)
         if contents.pairs:
             new.write(USAGE, embedder, contents.pairs)
-        self.quarantine()
-        if new.path.exists():
-            new.path.rename(self.path)
+        if not self._exchange(new.path):
+            self.quarantine()
+            if new.path.exists():
+                new.path.rename(self.path)
+
+    def _exchange(self, new: Path) -> bool:
+        """Quarantine the store and take the new folder at once: a crash between two renames would lose the index."""
+        if not new.is_dir() or not self.path.is_dir() or self.path.is_symlink():
+            return False
+        try:
+            exchange(new, self.path)
+        except OSError:  # not every file system can
+            return False
+        self._database, self._tables = None, {}
+        damaged = self.path.with_name(f"{self.path.name}.damaged")
+        shutil.rmtree(damaged, ignore_errors=True)
+        new.rename(damaged)
+        return True
 
     @_store_errors()
     def quarantine(self) -> None:

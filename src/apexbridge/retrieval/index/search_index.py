@@ -4,7 +4,7 @@ import asyncio
 import logging
 import threading
 from collections import OrderedDict
-from collections.abc import AsyncIterator, Callable, Collection, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Collection, Iterable, Mapping, Sequence
 from contextlib import asynccontextmanager, suppress
 from pathlib import Path
 from typing import TypeVar
@@ -14,8 +14,8 @@ import numpy as np
 from apexbridge._tasks import run_to_completion
 from apexbridge._time import MS_PER_DAY, now_ms
 from apexbridge.retrieval.documents import Document, kind_of
-from apexbridge.retrieval.embedders.embedder import Embedder
-from apexbridge.retrieval.embedders.model import EmbeddingError, Floats
+from apexbridge.retrieval.embedders.embedder import DocumentVector, Embedder, columns_of
+from apexbridge.retrieval.embedders.model import EmbeddingError, Floats, Model
 from apexbridge.retrieval.index.lance_store import Contents, LanceStore, StoreError
 from apexbridge.retrieval.index.vector_index import VectorIndex
 from apexbridge.retrieval.index.writer import Changes, IndexWriter
@@ -27,7 +27,12 @@ IGNORED_CHATS = 1000
 """A chat teaches after its answer was sent, so its record may be deleted first."""
 
 T = TypeVar("T")
+InstalledModels = Callable[[], Iterable[Model]]
 logger = logging.getLogger(__name__)
+
+
+class ModelsSwitchedError(Exception):
+    """A vector was made by the models that were in use a moment ago."""
 
 
 class SearchIndex:
@@ -36,20 +41,27 @@ class SearchIndex:
     Searches read `memory` and `usage` from threads, holding the memory's lock.
     """
 
-    def __init__(self, data_dir: Path, embedder: Embedder, *, usage_days: int) -> None:
+    def __init__(
+        self, data_dir: Path, embedder: Embedder, *, usage_days: int, installed: InstalledModels = tuple
+    ) -> None:
+        """`installed` returns models that stored vectors may have been made by."""
         lock = threading.Lock()
+        self.embedder = embedder
+        """Made the vectors in memory. Changes with them, under the lock."""
+        self.wanted = embedder
+        """Is to make them. Differs from the other one until everything is embedded again."""
         self.memory = VectorIndex(embedder.dimensions_by_model, lock=lock)
         """The skills."""
         self.tools = VectorIndex(embedder.dimensions_by_model, lock=lock)
         """The tools. They are ranked apart, so that they do not change how skills are ranked."""
-        self.usage = UsageMemory()
+        self.usage = UsageMemory(embedder.dimensions_by_model)
         self.unavailable: str | None = None
         """Why the store cannot be opened. Nothing is embedded then, and search compares words only."""
         self.is_loaded = False
-        self._embedder = embedder
+        self._installed = installed
         self._usage_days = usage_days
         self._store = LanceStore(data_dir / STORE)
-        self.writer = IndexWriter(self._store, embedder, self._contents)
+        self.writer = IndexWriter(self._store, lambda: self.embedder, self._contents)
         self._is_owner = False
         self._loaded_signature = ""
         self._loading = asyncio.Lock()
@@ -94,21 +106,97 @@ class SearchIndex:
         """Whether there is nothing to load."""
         return not self.is_loaded and not self._store.exists()
 
-    async def put(self, documents: Sequence[Document], vectors: Sequence[Floats | None]) -> None:
-        """Add or replace skills and tools. One without a vector is found by its words only, and is not stored."""
+    async def put(self, documents: Sequence[Document], vectors: Sequence[DocumentVector | None]) -> list[Document]:
+        """Add or replace skills and tools. One without a vector is found by its words only, and is not stored.
+
+        A vector of the same content is kept. Returns those whose vector was made by models that are not in use any
+        more; they are without one.
+        """
         skills = list(zip(documents, vectors, strict=True))
 
-        def change() -> tuple[None, Changes]:
+        def change() -> tuple[list[Document], Changes]:
             self._reshape()
-            for document, vector in skills:
+            stale, changes = [], Changes()
+            for document, made in skills:
+                is_stale = made is not None and made.embedder != self.embedder.id
+                vector = None if made is None or is_stale else made.vector
+                held = self._held(document)
+                if held is not None and (vector is None or np.array_equal(held, vector)):
+                    continue
+                if is_stale:
+                    stale.append(document)
                 self._memory_of(document.name).put(document, vector)
-            return None, Changes(
-                skills={
-                    document.name: (document, vector) if vector is not None else None for document, vector in skills
-                }
-            )
+                changes.skills[document.name] = (document, vector) if vector is not None else None
+            return stale, changes
 
-        await self._change(change)
+        return await self._change(change)
+
+    def held(self, documents: Sequence[Document]) -> list[DocumentVector | None]:
+        """The vectors that the index has for exactly these documents."""
+        with self.memory.locked():
+            vectors = [self._held(document) for document in documents]
+            return [None if own is None else DocumentVector(vector=own, embedder=self.embedder.id) for own in vectors]
+
+    def _held(self, document: Document) -> Floats | None:
+        memory = self._memory_of(document.name)
+        slot = memory.slot(document.name)
+        if slot is None or not memory.has_vector[slot] or memory.documents[slot] != document:
+            return None
+        return memory.vector(slot)
+
+    @property
+    def document_count(self) -> int:
+        return len(self.memory) + len(self.tools)
+
+    def documents(self) -> list[Document]:
+        """All skills and tools."""
+        with self.memory.locked():
+            return [*self.memory.documents, *self.tools.documents]
+
+    def pairs(self) -> list[tuple[UsagePair, Floats]]:
+        """All pairs of past use, the oldest first."""
+        with self.memory.locked():
+            return self.usage.pairs()
+
+    async def switch(
+        self,
+        embedder: Embedder,
+        vectors: Mapping[str, tuple[Document, Floats]] | None,
+        pairs: Mapping[UsagePair, Floats | None],
+    ) -> list[UsagePair] | None:
+        """Replace all vectors at once by those of another embedder; pairs with None are dropped and returned.
+
+        Without `vectors`, those of the pairs alone. Returns None if a document or a pair is missing, or if other models
+        are wanted by now. Nothing has changed then.
+        """
+
+        def change() -> list[UsagePair] | None:
+            with self.memory.locked():
+                if self.wanted is not embedder or not all(pair in pairs for pair, _ in self.usage.pairs()):
+                    return None
+                if vectors is not None:
+                    documents = (*self.memory.documents, *self.tools.documents)
+                    if not all(own.name in vectors and vectors[own.name][0] == own for own in documents):
+                        return None
+                    for memory in (self.memory, self.tools):
+                        memory.reshape(embedder.dimensions_by_model)
+                        memory.set_vectors([vectors[own.name][1] for own in memory.documents])
+                    self.embedder = embedder
+                self.memory.version += 1
+                self.usage.dimensions = embedder.dimensions_by_model
+                return self.usage.replace({pair: vector for pair, vector in pairs.items() if vector is not None})
+
+        async def work() -> list[UsagePair] | None:
+            async with self.writer.paused():  # a write that has begun stores vectors of the old models
+                dropped = await asyncio.to_thread(change)
+                if dropped is not None:
+                    self.writer.queue(Changes(rewrite=True, erase_pairs=True))
+            return dropped
+
+        dropped = await run_to_completion(work())
+        if dropped is not None:
+            await self.writer.flush()
+        return dropped
 
     async def remove(self, names: Collection[str]) -> list[str]:
         def change() -> tuple[list[str], Changes]:
@@ -130,15 +218,20 @@ class SearchIndex:
         skills = dict.fromkeys(names)
         return Changes(skills=skills, erase_pairs=bool(self.usage.forget(lambda pair: pair.skill in skills)))
 
-    async def teach(self, skill: str, vector: Floats, *, caller: str, chat: str) -> bool:
-        """Remember that a request was answered by a skill; False if the skill or the chat is gone."""
+    async def teach(self, skill: str, vector: Floats, *, embedder: str, caller: str, chat: str) -> UsagePair | None:
+        """Remember that a request was answered by a skill; None if the skill or the chat is gone.
 
-        def change() -> tuple[bool, Changes]:
+        Raises ModelsSwitchedError if the embedder with this id is not in use any more.
+        """
+
+        def change() -> tuple[UsagePair | None, Changes]:
+            if embedder != self.embedder.id:
+                raise ModelsSwitchedError
             if skill not in self or chat in self._ignored_chats:
-                return False, Changes()
+                return None, Changes()
             self.memory.version += 1
             pair, evicted = self.usage.teach(skill, vector, caller=caller, chat=chat)
-            return True, Changes(pairs={pair.key: (pair, vector)} | dict.fromkeys(old.key for old in evicted))
+            return pair, Changes(pairs={pair.key: (pair, vector)} | dict.fromkeys(old.key for old in evicted))
 
         return await self._change(change)
 
@@ -182,12 +275,14 @@ class SearchIndex:
     async def _change(self, change: Callable[[], tuple[T, Changes]]) -> T:
         """Change the memory on a thread, then queue it for the writer; a cancellation cannot come between the two."""
 
-        def locked() -> tuple[T, Changes]:
+        def locked() -> tuple[T, Changes, Embedder]:
             with self.memory.locked():
-                return change()
+                return *change(), self.embedder
 
         async def work() -> T:
-            result, changes = await asyncio.to_thread(locked)
+            result, changes, embedder = await asyncio.to_thread(locked)
+            if embedder is not self.embedder:  # the models were switched while this thread ended
+                changes = Changes(rewrite=True, erase_pairs=changes.erase_pairs)
             # A pair may have been forgotten while this thread ended: it must not be written after its deletion.
             changes.pairs = {key: row for key, row in changes.pairs.items() if row is None or row[0] in self.usage}
             if changes:
@@ -211,52 +306,84 @@ class SearchIndex:
         return pair.taught_at < now_ms() - self._usage_days * MS_PER_DAY
 
     async def _load(self) -> None:
-        must_erase = await asyncio.to_thread(self._load_blocking)
+        changes = await asyncio.to_thread(self._load_blocking)
         self.is_loaded = True
         if self.unavailable is None:
             self.writer.open(self._loaded_signature)
-            if must_erase:
-                self.writer.queue(Changes(erase_pairs=True))
+            if changes:
+                self.writer.queue(changes)
 
-    def _load_blocking(self) -> bool:
-        """Read the store into memory; returns whether past use on disk has expired or belongs to another model."""
+    def _load_blocking(self) -> Changes:
+        """Read the store into memory; returns what of the store must change."""
         signature = self._store.signature()
         self.unavailable = None
         try:
-            contents = self._read(signature)
+            embedder, contents, changes = self._read(signature)
         except StoreError as error:
-            contents = Contents(skills=[], pairs=[])
+            embedder, contents, changes = self.wanted, Contents(skills=[], pairs=[]), Changes()
             self.unavailable = self._quarantine(error)
             signature = self._store.signature()
         with self.memory.locked():
+            self.embedder = embedder
+            self.usage.forget(lambda _: True)
             self._reshape()
             names = {document.name for document, _ in contents.skills}
             self.memory.retain(names)
             self.tools.retain(names)
-            self.usage.forget(lambda _: True)
             for document, vector in contents.skills:
                 self._memory_of(document.name).put(document, vector)
             for pair, vector in contents.pairs:
                 self.usage.restore(pair, vector)
             expired = self.usage.forget(self.is_expired)
         self._loaded_signature = signature
-        return bool(expired) or contents.has_pairs_of_other_models
+        changes.erase_pairs |= bool(expired) or contents.has_pairs_of_other_models
+        return changes
 
     def _reshape(self) -> None:
-        self.memory.reshape(self._embedder.dimensions_by_model)
-        self.tools.reshape(self._embedder.dimensions_by_model)
+        for memory in (self.memory, self.tools, self.usage):
+            memory.reshape(self.embedder.dimensions_by_model)
 
-    def _read(self, signature: str) -> Contents:
-        """What the store has for the model in use."""
+    def _read(self, signature: str) -> tuple[Embedder, Contents, Changes]:
+        """What the store has, and the models that made it. If all of it must be written again, a rewrite."""
+        wanted = self.wanted
         exists = bool(signature) or self._store.exists()
-        if self._embedder.is_remote:
-            if exists and not self._embedder.dimensions:
-                self._embedder.assume_dimensions(self._store.model())
+        if wanted.is_remote:
+            if exists and not wanted.dimensions:
+                wanted.assume_dimensions(self._store.model())
             with suppress(EmbeddingError):  # every search asks it again
-                self._embedder.probe()
+                wanted.probe()
         if not exists:
-            return Contents(skills=[], pairs=[])
-        return self._store.read(signature, self._embedder.id, self._embedder.dimensions)
+            return wanted, Contents(skills=[], pairs=[]), Changes()
+        contents = self._store.read(signature, wanted.id, wanted.dimensions)
+        if contents.skills or not contents.has_skills_of_other_models:
+            return wanted, contents, Changes()
+        stored = self._store.model()
+        if stored is None or stored[0] == wanted.id:
+            return wanted, contents, Changes()
+        return self._read_other_models(signature, *stored)
+
+    def _read_other_models(self, signature: str, id: str, length: int) -> tuple[Embedder, Contents, Changes]:
+        """What other models have made, as far as they are still installed."""
+        wanted = self.wanted
+        # Those of the wanted set come last and win: each model is loaded once.
+        models = {model.id: model for model in (*self._installed(), *wanted.models)}
+        columns = columns_of(id, length, {own: model.dimensions for own, model in models.items()})
+        if not columns and not wanted.dimensions:
+            return wanted, Contents(skills=[], pairs=[], has_pairs_of_other_models=True), Changes()
+        embedder = Embedder(models[own] for own in columns) if columns else wanted
+        contents = self._store.read(signature, id, length)
+        if embedder.id == id:
+            return embedder, contents, Changes()
+        if embedder.id == wanted.id:
+            embedder = wanted
+        return (
+            embedder,
+            Contents(
+                skills=[(own, embedder.projected(vector, columns)) for own, vector in contents.skills if columns],
+                pairs=[(pair, embedder.projected(vector, columns)) for pair, vector in contents.pairs],
+            ),
+            Changes(rewrite=True, erase_pairs=True),
+        )
 
     def _quarantine(self, error: StoreError) -> str | None:
         """Move a damaged store out of the way; returns the reason if the store stays unusable."""

@@ -87,12 +87,21 @@ class VectorIndex:
             self._ensure_capacity(slot + 1)
         self.documents[slot : slot + 1] = [document]
         self.keywords.put(slot, document.keywords())
+        self._set_vector(slot, vector)
+        self.version += 1
+
+    def set_vectors(self, vectors: Sequence[Floats]) -> None:
+        """Replace the vectors of all slots, in their order."""
+        for slot, vector in enumerate(vectors):
+            self._set_vector(slot, vector)
+        self.version += 1
+
+    def _set_vector(self, slot: int, vector: Floats | None) -> None:
         self._has_vector[slot] = vector is not None
         start = 0
         for matrix, size in zip(self._matrices, self.dimensions, strict=True):
             matrix[slot] = 0.0 if vector is None else vector[start : start + size]
             start += size
-        self.version += 1
 
     def with_document(self, document: Document, vector: Floats | None) -> "VectorIndex":
         """A copy in which one document is replaced or added. The caller holds the lock of this one, not of the copy."""

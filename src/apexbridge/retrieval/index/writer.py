@@ -3,7 +3,8 @@
 import asyncio
 import logging
 import time
-from collections.abc import Callable
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 
 from apexbridge._tasks import run_to_completion, wait_up_to
@@ -51,7 +52,7 @@ class Changes:
 class IndexWriter:
     """A write-behind queue: changes are accepted on the event loop, and written soon and until they succeed."""
 
-    def __init__(self, store: LanceStore, embedder: Embedder, contents: Callable[[], Contents]) -> None:
+    def __init__(self, store: LanceStore, embedder: Callable[[], Embedder], contents: Callable[[], Contents]) -> None:
         self.problem: str | None = None
         """Why the last write failed."""
         self._store = store
@@ -97,6 +98,12 @@ class IndexWriter:
     def stop(self) -> None:
         self._stop.set()
         self._changed.set()
+
+    @asynccontextmanager
+    async def paused(self) -> AsyncIterator[None]:
+        """Write nothing while the block runs; waits for a write that has begun."""
+        async with self._lock:
+            yield
 
     async def flush(self) -> None:
         """Write pending changes now. If that fails they stay pending, and `problem` says why."""
@@ -144,7 +151,7 @@ class IndexWriter:
             self._snapshot_due = time.monotonic() + SNAPSHOT_AFTER_SECONDS
 
     def _write_blocking(self, changes: Changes) -> None:
-        embedder = self._embedder.id
+        embedder = self._embedder().id
         if changes.erase_pairs:
             self._store.snapshot.unlink(missing_ok=True)
         if changes.rewrite:
@@ -179,8 +186,8 @@ class IndexWriter:
             self._store.write_snapshot(
                 self._contents(),
                 signature=signature,
-                embedder=self._embedder.id,
-                dimensions=self._embedder.dimensions,
+                embedder=self._embedder().id,
+                dimensions=self._embedder().dimensions,
             )
 
         await asyncio.to_thread(write)

@@ -1,0 +1,236 @@
+"""Changes the embedding models: embeds everything again while the old vectors serve, then switches at once."""
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
+from functools import partial
+from typing import Any, Protocol, TypeVar
+
+import numpy as np
+from pydantic import Field
+
+from apexbridge._tasks import wait_up_to
+from apexbridge.retrieval.documents import Document
+from apexbridge.retrieval.embedders.embedder import Embedder
+from apexbridge.retrieval.embedders.model import EmbeddingError, Floats
+from apexbridge.retrieval.index.search_index import SearchIndex
+from apexbridge.retrieval.text import visible
+from apexbridge.retrieval.usage import SAME_COSINE, UsagePair, request_vector, same_text_cosines
+from apexbridge.wire import WireModel
+
+BATCH = 100
+"""Documents or past requests embedded at a time: searches take their turn in between."""
+FIRST_PAUSE_SECONDS, LONGEST_PAUSE_SECONDS = 5.0, 40.0
+"""Between attempts after a failure."""
+
+T = TypeVar("T")
+Progress = Callable[[int, int], None]
+RequestTexts = Callable[[Collection[str]], Awaitable[Mapping[str, str]]]
+"""Returns the requests of the chats with these links, of those whose texts are recorded."""
+logger = logging.getLogger(__name__)
+
+
+class ModelChange(WireModel):
+    """A change of the embedding models that is not complete yet."""
+
+    models: list[str] = Field(description="The ids of the new models.")
+    done: int = Field(description="Skills and tools that are embedded by them.")
+    total: int
+    problem: str | None = Field(description="Why they cannot be used; the next attempt follows within a minute.")
+
+
+class _InTurn(Protocol):
+    def __call__(self, caller: str, work: Callable[[], T]) -> Awaitable[T]: ...
+
+
+class ModelSwitch:
+    """Makes the wanted models of an index those in use. Until then, searches use the old ones."""
+
+    def __init__(self, index: SearchIndex, in_turn: _InTurn, texts: RequestTexts | None) -> None:
+        self.problem: str | None = None
+        """Why the last attempt failed."""
+        self.dropped = 0
+        """Past requests that the last switch dropped, because no model in use has a vector of them."""
+        self._index = index
+        self._in_turn = in_turn
+        self._texts = texts
+        self._target: Embedder | None = None
+        """Whose vectors follow."""
+        self._vectors: dict[str, tuple[Document, Floats]] = {}
+        self._pairs: dict[UsagePair, Floats | None] = {}
+        self._total = 0
+        self._requested = asyncio.Event()
+        self._lock = asyncio.Lock()
+
+    @property
+    def change(self) -> ModelChange | None:
+        """What is going on; None if the wanted models are in use."""
+        wanted = self._index.wanted
+        if not self._index.is_loaded or wanted.id == self._index.embedder.id:
+            return None
+        is_begun = self._target is wanted
+        return ModelChange(
+            models=[model.id for model in wanted.models],
+            done=min(len(self._vectors), self._total) if is_begun else 0,
+            total=self._total if is_begun else self._index.document_count,
+            problem=self.problem,
+        )
+
+    def want(self, embedder: Embedder) -> None:
+        """Embed everything by these models, in `run`; an unfinished change to other ones is given up."""
+        self._index.wanted = embedder
+        self.problem = None
+        self.request()
+
+    def request(self) -> None:
+        """Let `run` begin, if the wanted models are not in use."""
+        self._requested.set()
+
+    async def run(self, on_switched: Callable[[], Awaitable[Any]]) -> None:
+        """Switch the models whenever it is requested, until cancelled. After a failure, try again."""
+        pause = FIRST_PAUSE_SECONDS
+        while True:
+            await self._requested.wait()
+            self._requested.clear()
+            try:
+                if await self.run_once():
+                    await on_switched()
+            except Exception as error:
+                logger.exception("the embedding models could not be changed")
+                self.problem = type(error).__name__
+            if self.problem is None:
+                pause = FIRST_PAUSE_SECONDS
+            else:
+                await wait_up_to(pause, self._requested)
+                pause = min(pause * 2, LONGEST_PAUSE_SECONDS)
+                self._requested.set()
+
+    async def run_once(self, progress: Progress | None = None) -> bool:
+        """Embed everything by the wanted models and switch to them; returns whether that was done.
+
+        A failure of the models is logged, and `problem` says why.
+        """
+        async with self._lock:
+            await self._index.load()
+            is_switched = False
+            try:
+                while (wanted := self._index.wanted).id != self._index.embedder.id:
+                    is_switched = await self._switch_to(wanted, progress)
+                await self._complete_pairs()
+            except EmbeddingError as error:
+                if self.problem != str(error):
+                    logger.warning("%s Search goes on with %s.", error, self._index.embedder.id)
+                self.problem = str(error)
+                return is_switched
+            self.problem = None
+            self._forget_vectors()
+            return is_switched
+
+    async def learn(self, pair: UsagePair, request: str) -> None:
+        """Keep the vector of a request that is learnt while everything is embedded again: its text is not stored."""
+        target = self._target
+        if target is not None:
+            try:
+                self._pairs[pair] = await self._in_turn("", lambda: _vector(target, request))
+            except EmbeddingError:
+                logger.debug("a past request was not embedded by the new models")
+
+    def _forget_vectors(self) -> None:
+        self._target, self._vectors, self._pairs = None, {}, {}
+
+    async def _switch_to(self, target: Embedder, progress: Progress | None) -> bool:
+        """One attempt; False if other models are wanted by now."""
+        if self._target is not target:
+            self._forget_vectors()
+            self._target, self._total = target, self._index.document_count
+        while self._index.wanted is target:
+            documents = await asyncio.to_thread(self._without_vector)
+            past = [(pair, vector) for pair, vector in self._index.pairs() if pair not in self._pairs]
+            if not documents and not past:
+                dropped = await self._index.switch(target, self._vectors, self._pairs)
+                if dropped is not None:
+                    self._report(dropped)
+                    return True
+                continue
+            await self._embed_documents(target, documents, progress)
+            await self._embed_pairs(target, past)
+        return False
+
+    def _without_vector(self) -> list[Document]:
+        documents = self._index.documents()
+        self._total = len(documents)
+        known = {document.name for document in documents}
+        for name in [name for name in self._vectors if name not in known]:
+            del self._vectors[name]
+        return [own for own in documents if own.name not in self._vectors or self._vectors[own.name][0] != own]
+
+    async def _embed_documents(
+        self, target: Embedder, documents: Sequence[Document], progress: Progress | None
+    ) -> None:
+        for start in range(0, len(documents), BATCH):
+            if self._index.wanted is not target:
+                return
+            batch = documents[start : start + BATCH]
+            vectors = await self._in_turn("", partial(target.embed_documents, batch))
+            self._vectors |= {
+                document.name: (document, vector) for document, vector in zip(batch, vectors, strict=True)
+            }
+            if progress:
+                progress(min(len(self._vectors), self._total), self._total)
+
+    async def _embed_pairs(self, target: Embedder, past: Sequence[tuple[UsagePair, Floats]]) -> None:
+        """Convert past requests: columns of models that stay are kept, others come from the text of the chat."""
+        columns = self._index.embedder.columns
+        for start in range(0, len(past), BATCH):
+            if self._index.wanted is not target:
+                return
+            batch = past[start : start + BATCH]
+            links = {pair.chat for pair, _ in batch if pair.chat}
+            texts = await self._texts(links) if self._texts is not None and links else {}
+
+            kept = [(pair, target.projected(vector, columns)) for pair, vector in batch]
+            converted = await self._in_turn("", partial(_converted, kept, texts, target))
+            self._pairs = converted | self._pairs  # what was learnt meanwhile is complete
+
+    async def _complete_pairs(self) -> None:
+        """Embed past requests that have no vector, which were made by models that are not installed any more."""
+        embedder = self._index.wanted
+        while embedder.dimensions and not all(vector.any() for _, vector in self._index.pairs()):
+            pairs = self._index.pairs()
+            self._target, self._pairs = embedder, {pair: vector for pair, vector in pairs if vector.any()}
+            await self._embed_pairs(embedder, [(pair, vector) for pair, vector in pairs if not vector.any()])
+            dropped = await self._index.switch(embedder, None, self._pairs)
+            if dropped is not None:
+                self._report(dropped)
+            elif self._index.wanted is not embedder:
+                return
+
+    def _report(self, dropped: Collection[UsagePair]) -> None:
+        self.dropped = len(dropped)
+        logger.warning(
+            "search uses the models %s now; %d past requests were dropped, because no model in use has read them and "
+            "no record has their text",
+            self._index.embedder.id,
+            self.dropped,
+        )
+
+
+def _converted(
+    kept: Sequence[tuple[UsagePair, Floats]], texts: Mapping[str, str], embedder: Embedder
+) -> dict[UsagePair, Floats | None]:
+    """The vectors of past requests by the new models; None for one that has none."""
+    converted: dict[UsagePair, Floats | None] = {}
+    for pair, vector in kept:
+        text = visible(texts.get(pair.chat, ""))
+        again = _vector(embedder, text) if text else np.zeros_like(vector)
+        if vector.any():
+            # The models that stay tell whether this is the text: a pair may be from a model's search in the same chat.
+            is_same = same_text_cosines(vector[None], again, embedder.dimensions_by_model)[0] >= SAME_COSINE
+            converted[pair] = again if is_same else vector
+        else:
+            converted[pair] = again if again.any() else None
+    return converted
+
+
+def _vector(embedder: Embedder, request: str) -> Floats:
+    return request_vector(embedder.embed_request(request), embedder.dimensions_by_model)
