@@ -9,7 +9,7 @@ from typing import Any, Protocol, TypeVar
 import numpy as np
 from pydantic import Field
 
-from apexbridge._tasks import wait_up_to
+from apexbridge._tasks import run_to_completion, wait_up_to
 from apexbridge.retrieval.documents import Document
 from apexbridge.retrieval.embedders.embedder import Embedder
 from apexbridge.retrieval.embedders.model import EmbeddingError, Floats
@@ -33,7 +33,7 @@ logger = logging.getLogger(__name__)
 class ModelChange(WireModel):
     """A change of the embedding models that is not complete yet."""
 
-    models: list[str] = Field(description="The ids of the new models.")
+    models: list[str] = Field(description="The new models.")
     done: int = Field(description="Skills and tools that are embedded by them.")
     total: int
     problem: str | None = Field(description="Why they cannot be used; the next attempt follows within a minute.")
@@ -58,28 +58,39 @@ class ModelSwitch:
         """Whose vectors follow."""
         self._vectors: dict[str, tuple[Document, Floats]] = {}
         self._pairs: dict[UsagePair, Floats | None] = {}
+        self._learnt: dict[UsagePair, str] = {}
+        """Texts of pairs that were learnt during the change."""
         self._total = 0
         self._requested = asyncio.Event()
         self._lock = asyncio.Lock()
 
     @property
+    def in_use(self) -> Embedder:
+        return self._index.embedder
+
+    @property
+    def wanted(self) -> Embedder:
+        return self._index.wanted
+
+    @property
     def change(self) -> ModelChange | None:
         """What is going on; None if the wanted models are in use."""
-        wanted = self._index.wanted
-        if not self._index.is_loaded or wanted.id == self._index.embedder.id:
+        index, wanted = self._index, self._index.wanted
+        is_switched, is_begun = wanted.id == index.embedder.id, self._target is wanted
+        if not index.is_loaded or (is_switched and not is_begun):
             return None
-        is_begun = self._target is wanted
+        total = self._total if is_begun and not is_switched else index.document_count
         return ModelChange(
-            models=[model.id for model in wanted.models],
-            done=min(len(self._vectors), self._total) if is_begun else 0,
-            total=self._total if is_begun else self._index.document_count,
+            models=wanted.names,
+            done=total if is_switched else min(len(self._vectors), total) if is_begun else 0,
+            total=total,
             problem=self.problem,
         )
 
     def want(self, embedder: Embedder) -> None:
         """Embed everything by these models, in `run`; an unfinished change to other ones is given up."""
         self._index.wanted = embedder
-        self.problem = None
+        self.problem, self.dropped = None, 0
         self.request()
 
     def request(self) -> None:
@@ -94,7 +105,7 @@ class ModelSwitch:
             self._requested.clear()
             try:
                 if await self.run_once():
-                    await on_switched()
+                    await run_to_completion(on_switched())
             except Exception as error:
                 logger.exception("the embedding models could not be changed")
                 self.problem = type(error).__name__
@@ -124,16 +135,13 @@ class ModelSwitch:
                 return is_switched
             self.problem = None
             self._forget_vectors()
+            self._learnt.clear()
             return is_switched
 
-    async def learn(self, pair: UsagePair, request: str) -> None:
-        """Keep the vector of a request that is learnt while everything is embedded again: its text is not stored."""
-        target = self._target
-        if target is not None:
-            try:
-                self._pairs[pair] = await self._in_turn("", lambda: _vector(target, request))
-            except EmbeddingError:
-                logger.debug("a past request was not embedded by the new models")
+    def learn(self, pair: UsagePair, request: str) -> None:
+        """Keep the text of a new pair in memory until the new models have embedded it; it is not stored."""
+        if self.change is not None:
+            self._learnt[pair] = request
 
     def _forget_vectors(self) -> None:
         self._target, self._vectors, self._pairs = None, {}, {}
@@ -186,11 +194,10 @@ class ModelSwitch:
                 return
             batch = past[start : start + BATCH]
             links = {pair.chat for pair, _ in batch if pair.chat}
-            texts = await self._texts(links) if self._texts is not None and links else {}
-
+            recorded = await self._texts(links) if self._texts is not None and links else {}
+            texts = {pair: self._learnt.get(pair) or recorded.get(pair.chat, "") for pair, _ in batch}
             kept = [(pair, target.projected(vector, columns)) for pair, vector in batch]
-            converted = await self._in_turn("", partial(_converted, kept, texts, target))
-            self._pairs = converted | self._pairs  # what was learnt meanwhile is complete
+            self._pairs |= await self._in_turn("", partial(_converted, kept, texts, target))
 
     async def _complete_pairs(self) -> None:
         """Embed past requests that have no vector, which were made by models that are not installed any more."""
@@ -206,22 +213,22 @@ class ModelSwitch:
                 return
 
     def _report(self, dropped: Collection[UsagePair]) -> None:
-        self.dropped = len(dropped)
+        self.dropped += len(dropped)
         logger.warning(
             "search uses the models %s now; %d past requests were dropped, because no model in use has read them and "
             "no record has their text",
             self._index.embedder.id,
-            self.dropped,
+            len(dropped),
         )
 
 
 def _converted(
-    kept: Sequence[tuple[UsagePair, Floats]], texts: Mapping[str, str], embedder: Embedder
+    kept: Sequence[tuple[UsagePair, Floats]], texts: Mapping[UsagePair, str], embedder: Embedder
 ) -> dict[UsagePair, Floats | None]:
     """The vectors of past requests by the new models; None for one that has none."""
     converted: dict[UsagePair, Floats | None] = {}
     for pair, vector in kept:
-        text = visible(texts.get(pair.chat, ""))
+        text = visible(texts[pair])
         again = _vector(embedder, text) if text else np.zeros_like(vector)
         if vector.any():
             # The models that stay tell whether this is the text: a pair may be from a model's search in the same chat.

@@ -484,7 +484,7 @@ class ToolRetrievalService:
             except ModelsSwitchedError:
                 continue
             if pair is not None:
-                await self.models.learn(pair, text)
+                self.models.learn(pair, text)
             return pair is not None
 
     async def forget(self, skill: str | None = None) -> int:

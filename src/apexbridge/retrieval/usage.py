@@ -163,10 +163,9 @@ def same_text_cosines(known: Floats, vector: Floats, dimensions: Sequence[int]) 
     total, read = np.zeros(len(known), np.float32), np.zeros(len(known), np.float32)
     for columns in _columns(dimensions):
         lengths = np.linalg.norm(known[:, columns], axis=1) * np.linalg.norm(vector[columns])
-        total += known[:, columns] @ vector[columns] / np.maximum(lengths, np.float32(1e-12))
+        total += known[:, columns] @ vector[columns] / np.maximum(lengths, 1e-12).astype(np.float32)
         read += lengths > 0
-    cosines: Floats = total / np.maximum(read, 1)
-    return cosines
+    return (total / np.maximum(read, 1)).astype(np.float32)
 
 
 def _cosines(matrix: Floats, vectors: RequestVectors, dimensions: Sequence[int]) -> Floats:

@@ -61,6 +61,11 @@ class Embedder:
         self._lock = threading.Lock()
 
     @property
+    def names(self) -> list[str]:
+        """The names of its models, which are shorter than their ids."""
+        return [own.id if isinstance(own, EndpointModel) else own.id.partition("@")[0] for own in self.models]
+
+    @property
     def is_remote(self) -> bool:
         """Whether a server embeds, which may answer with other dimensions next time."""
         return any(isinstance(model, EndpointModel) for model in self.models)

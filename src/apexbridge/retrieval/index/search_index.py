@@ -348,10 +348,11 @@ class SearchIndex:
         wanted = self.wanted
         exists = bool(signature) or self._store.exists()
         if wanted.is_remote:
-            if exists and not wanted.dimensions:
-                wanted.assume_dimensions(self._store.model())
-            with suppress(EmbeddingError):  # every search asks it again
-                wanted.probe()
+            stored = self._store.model() if exists else None
+            if not wanted.dimensions:
+                wanted.assume_dimensions(stored)
+            if stored is None or stored[0] == wanted.id:  # else vectors of other models may serve without it
+                self._probe()
         if not exists:
             return wanted, Contents(skills=[], pairs=[]), Changes()
         contents = self._store.read(signature, wanted.id, wanted.dimensions)
@@ -362,12 +363,20 @@ class SearchIndex:
             return wanted, contents, Changes()
         return self._read_other_models(signature, *stored)
 
+    def _probe(self) -> None:
+        """Learn the length of a remote model's vectors."""
+        if self.wanted.is_remote:
+            with suppress(EmbeddingError):  # every search asks it again
+                self.wanted.probe()
+
     def _read_other_models(self, signature: str, id: str, length: int) -> tuple[Embedder, Contents, Changes]:
         """What other models have made, as far as they are still installed."""
         wanted = self.wanted
         # Those of the wanted set come last and win: each model is loaded once.
         models = {model.id: model for model in (*self._installed(), *wanted.models)}
         columns = columns_of(id, length, {own: model.dimensions for own, model in models.items()})
+        if not columns:
+            self._probe()
         if not columns and not wanted.dimensions:
             return wanted, Contents(skills=[], pairs=[], has_pairs_of_other_models=True), Changes()
         embedder = Embedder(models[own] for own in columns) if columns else wanted
