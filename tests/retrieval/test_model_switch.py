@@ -23,7 +23,7 @@ from apexbridge.retrieval.usage import UsagePair, same_text_cosines
 from tests.retrieval.tiny_model import DIMENSIONS, write_model
 from tests.waiting import until
 
-pytestmark = pytest.mark.anyio
+pytestmark = [pytest.mark.anyio, pytest.mark.computes_in_loop]
 LIBRARY = [
     Document(name="pdf-merge", description="merge pdf files", version="1"),
     Document(name="weather", description="weather", version="1"),

@@ -153,7 +153,8 @@ class ModelSwitch:
             self._target, self._total = target, self._index.document_count
         while self._index.wanted is target:
             documents = await asyncio.to_thread(self._without_vector)
-            past = [(pair, vector) for pair, vector in self._index.pairs() if pair not in self._pairs]
+            pairs = await asyncio.to_thread(self._index.pairs)
+            past = [(pair, vector) for pair, vector in pairs if pair not in self._pairs]
             if not documents and not past:
                 dropped = await self._index.switch(target, self._vectors, self._pairs)
                 if dropped is not None:
@@ -202,8 +203,10 @@ class ModelSwitch:
     async def _complete_pairs(self) -> None:
         """Embed past requests that have no vector, which were made by models that are not installed any more."""
         embedder = self._index.wanted
-        while embedder.dimensions and not all(vector.any() for _, vector in self._index.pairs()):
-            pairs = self._index.pairs()
+        while embedder.dimensions:
+            pairs = await asyncio.to_thread(self._index.pairs)
+            if all(vector.any() for _, vector in pairs):
+                return
             self._target, self._pairs = embedder, {pair: vector for pair, vector in pairs if vector.any()}
             await self._embed_pairs(embedder, [(pair, vector) for pair, vector in pairs if not vector.any()])
             dropped = await self._index.switch(embedder, None, self._pairs)
