@@ -9,6 +9,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from apexbridge._fs import exchange
 from apexbridge.retrieval.config import RetrievalSettings
 from apexbridge.retrieval.documents import Document, tool_key
 from apexbridge.retrieval.embedders.embedder import Embedder, choose_embedder, columns_of
@@ -17,7 +18,7 @@ from apexbridge.retrieval.embedders.model_card import read_card
 from apexbridge.retrieval.embedders.model_choice import CHOICE_FILE, read_choice, write_choice
 from apexbridge.retrieval.embedders.model_store import ModelStore
 from apexbridge.retrieval.embedders.onnx_model import OnnxModel
-from apexbridge.retrieval.index.lance_store import LanceStore, StoreError
+from apexbridge.retrieval.index.lance_store import Contents, LanceStore, StoreError
 from apexbridge.retrieval.service import ToolRetrievalService
 from apexbridge.retrieval.usage import UsagePair, same_text_cosines
 from tests.retrieval.tiny_model import DIMENSIONS, write_model
@@ -477,3 +478,38 @@ def test_a_chosen_model_that_is_gone_is_left_out_and_said(data_dir: Path, tmp_pa
     write_choice(data_dir, ("tiny",))
     assert choose_embedder(RetrievalSettings(), data_dir).names[0] == "use-multilingual-v3", "the default ones"
     assert choose_embedder(RetrievalSettings(models=("use-multilingual-v3",)), data_dir).problem is None
+
+
+# ----------------------------------------------------------------------------------------------------------- a crash
+class KilledError(BaseException):
+    """Stands for the end of the process."""
+
+
+@pytest.mark.parametrize("is_exchanged", [False, True])
+async def test_a_crash_during_the_switch_leaves_the_old_or_the_new_index(
+    models: Models, monkeypatch: pytest.MonkeyPatch, is_exchanged: bool
+) -> None:
+    async with models.open(models.one) as service:
+        await service.index_skills(LIBRARY)
+        await service.remember(REQUEST, "pdf-merge", succeeded=True)
+
+    def exchange_and_die(one: Path, other: Path) -> None:
+        if is_exchanged:
+            exchange(one, other)
+        raise KilledError
+
+    store = LanceStore(models.data_dir / "skills.lance")
+    contents = Contents(
+        skills=list(zip(LIBRARY, Embedder([models.two]).embed_documents(LIBRARY), strict=True)), pairs=[]
+    )
+    with monkeypatch.context() as crash:
+        crash.setattr("apexbridge.retrieval.index.lance_store.exchange", exchange_and_die)
+        with pytest.raises(KilledError):
+            store.replace("model-2", contents)
+    async with models.open(models.two, installed=[models.one]) as service:
+        await service.wake()
+        assert vectors(service) == expected(models.two if is_exchanged else models.one)
+        assert len(past(service)) == (0 if is_exchanged else 1)
+        assert (await service.search("merge pdf files")).degraded is None
+        await service.models.run_once()
+        assert vectors(service) == expected(models.two)

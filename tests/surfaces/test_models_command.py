@@ -10,10 +10,12 @@ from typing import Any
 import httpx
 import pytest
 
+from apexbridge._time import now_ms
 from apexbridge.bridge import Bridge
 from apexbridge.retrieval.embedders.model_card import CARD_FILE
 from apexbridge.retrieval.embedders.model_store import ModelStore
 from apexbridge.settings import Settings
+from apexbridge.storage.chat_store import ChatRow
 from tests.conftest import client_of
 from tests.making import write_skill
 from tests.retrieval.conftest import endpoint as endpoint
@@ -22,6 +24,17 @@ from tests.retrieval.tiny_model import DIMENSIONS, write_model
 from tests.surfaces.conftest import Apex, Server, StartServer
 from tests.waiting import PATIENCE_SECONDS, until, wait_until
 
+CHAT: dict[str, Any] = {
+    "caller": "",
+    "model": "m",
+    "upstream": "u",
+    "duration_ms": 1,
+    "is_stream": False,
+    "turns": 1,
+    "calls": 1,
+    "stop_cause": "answered",
+    "outcome": "answered",
+}
 TINY = {"APEX_EMBEDDING_MODELS": "one"}
 
 
@@ -128,9 +141,9 @@ def test_a_choice_that_cannot_be_used_is_refused_and_changes_nothing(
         refused = apex("models", "use", *names)
         assert refused.code != 0, names
         assert reason in refused.err
-    kept = apex("models", "list", "--json").json
-    assert (kept["chosen"], kept["inUse"], kept["change"]) == (["one"], ["one"], None)
-    assert any("tokenizer.json" in problem for problem in kept["problems"])
+    listed = apex("models", "list", "--json").json
+    assert (listed["chosen"], listed["inUse"], listed["change"]) == (["one"], ["one"], None)
+    assert any("tokenizer.json" in problem for problem in listed["problems"])
     removed = apex("models", "remove", "one")
     assert removed.code != 0
     assert "apex models use --default" in removed.err
@@ -240,3 +253,25 @@ async def test_models_are_chosen_over_http(models: Path, data_dir: Path) -> None
         await until(lambda: bridge.is_indexed)
         rows = await bridge.skills.store.catalog.embedders()
         assert {row.partition("@")[0] for row in rows} == {"one"}
+
+
+@pytest.mark.anyio
+async def test_past_use_of_a_recorded_chat_survives_a_change_of_all_models(models: Path, data_dir: Path) -> None:
+    settings = Settings(data_dir=data_dir, chat_records="full", search_threshold=0)
+    async with Bridge.open(settings, watch=False) as bridge:
+        await bridge.use_models(["one"])
+        await until(lambda: bridge.retrieval.models.change is None)
+        messages = [{"role": "user", "content": "do the usual thing"}, {"role": "assistant", "content": "ok"}]
+        for link, own in (("recorded", json.dumps(messages)), ("redacted", None)):
+            row = {"id": link, "link": link, "messages": own, "started_at": now_ms()}
+            bridge.chats.keep(ChatRow(**CHAT, **row))
+            request = "do the usual thing" if own else "another thing altogether"
+            assert await bridge.retrieval.remember(request, "weather", succeeded=True, chat=link)
+        await bridge.use_models(["two"])
+        await until(lambda: bridge.retrieval.models.change is None)
+        assert bridge.retrieval.models.dropped == 1
+        (match, *_) = await bridge.retrieval.find_relevant_skills("do the usual thing")
+        assert (match.name, match.why.past_use) == ("weather", 1.0)
+        await bridge.chats.delete("recorded")
+        (match, *_) = await bridge.retrieval.find_relevant_skills("do the usual thing")
+        assert match.why.past_use == 0

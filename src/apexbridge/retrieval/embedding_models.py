@@ -57,8 +57,8 @@ class EmbeddingModels:
         in_use = switch.in_use.names
         added, problems = ModelStore(self._data_dir).models()
         cards = {model.card.name: model for model in added}
-        if switch.wanted.problem:
-            problems[""] = switch.wanted.problem
+        if switch.target.problem:
+            problems[""] = switch.target.problem
         return EmbeddingModelList(
             models=[
                 EmbeddingModel(
@@ -121,7 +121,7 @@ class EmbeddingModels:
                     f"Add it: apex models add {name}"
                 )
         switch = self._retrieval.models
-        loaded = {model.id: model for model in (*switch.in_use.models, *switch.wanted.models)}
+        loaded = {model.id: model for model in (*switch.in_use.models, *switch.target.models)}
         models = [installed[name] for name in chosen or DEFAULT_MODELS if name in installed]
         embedder = Embedder(loaded.get(model.id, model) for model in models)
         try:

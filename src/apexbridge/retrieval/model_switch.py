@@ -44,7 +44,7 @@ class _InTurn(Protocol):
 
 
 class ModelSwitch:
-    """Makes the wanted models of an index those in use. Until then, searches use the old ones."""
+    """Makes the target of an index the embedder in use. Until then, searches use the old models."""
 
     def __init__(self, index: SearchIndex, in_turn: _InTurn, texts: RequestTexts | None) -> None:
         self.problem: str | None = None
@@ -54,7 +54,7 @@ class ModelSwitch:
         self._index = index
         self._in_turn = in_turn
         self._texts = texts
-        self._target: Embedder | None = None
+        self._begun: Embedder | None = None
         """Whose vectors follow."""
         self._vectors: dict[str, tuple[Document, Floats]] = {}
         self._pairs: dict[UsagePair, Floats | None] = {}
@@ -69,19 +69,19 @@ class ModelSwitch:
         return self._index.embedder
 
     @property
-    def wanted(self) -> Embedder:
-        return self._index.wanted
+    def target(self) -> Embedder:
+        return self._index.target
 
     @property
     def change(self) -> ModelChange | None:
-        """What is going on; None if the wanted models are in use."""
-        index, wanted = self._index, self._index.wanted
-        is_switched, is_begun = wanted.id == index.embedder.id, self._target is wanted
+        """What is going on; None if the target is in use."""
+        index, target = self._index, self._index.target
+        is_switched, is_begun = target.id == index.embedder.id, self._begun is target
         if not index.is_loaded or (is_switched and not is_begun):
             return None
         total = self._total if is_begun and not is_switched else index.document_count
         return ModelChange(
-            models=wanted.names,
+            models=target.names,
             done=total if is_switched else min(len(self._vectors), total) if is_begun else 0,
             total=total,
             problem=self.problem,
@@ -89,12 +89,12 @@ class ModelSwitch:
 
     def want(self, embedder: Embedder) -> None:
         """Embed everything by these models, in `run`; an unfinished change to other ones is given up."""
-        self._index.wanted = embedder
+        self._index.target = embedder
         self.problem, self.dropped = None, 0
         self.request()
 
     def request(self) -> None:
-        """Let `run` begin, if the wanted models are not in use."""
+        """Let `run` begin, if the target is not in use."""
         self._requested.set()
 
     async def run(self, on_switched: Callable[[], Awaitable[Any]]) -> None:
@@ -117,7 +117,7 @@ class ModelSwitch:
                 self._requested.set()
 
     async def run_once(self, progress: Progress | None = None) -> bool:
-        """Embed everything by the wanted models and switch to them; returns whether that was done.
+        """Embed everything by the target and switch to it; returns whether that was done.
 
         A failure of the models is logged, and `problem` says why.
         """
@@ -125,8 +125,8 @@ class ModelSwitch:
             await self._index.load()
             is_switched = False
             try:
-                while (wanted := self._index.wanted).id != self._index.embedder.id:
-                    is_switched = await self._switch_to(wanted, progress)
+                while (target := self._index.target).id != self._index.embedder.id:
+                    is_switched = await self._switch_to(target, progress)
                 await self._complete_pairs()
             except EmbeddingError as error:
                 if self.problem != str(error):
@@ -144,14 +144,14 @@ class ModelSwitch:
             self._learnt[pair] = request
 
     def _forget_vectors(self) -> None:
-        self._target, self._vectors, self._pairs = None, {}, {}
+        self._begun, self._vectors, self._pairs = None, {}, {}
 
     async def _switch_to(self, target: Embedder, progress: Progress | None) -> bool:
-        """One attempt; False if other models are wanted by now."""
-        if self._target is not target:
+        """One attempt; False if the target is another one by now."""
+        if self._begun is not target:
             self._forget_vectors()
-            self._target, self._total = target, self._index.document_count
-        while self._index.wanted is target:
+            self._begun, self._total = target, self._index.document_count
+        while self._index.target is target:
             documents = await asyncio.to_thread(self._without_vector)
             pairs = await asyncio.to_thread(self._index.pairs)
             past = [(pair, vector) for pair, vector in pairs if pair not in self._pairs]
@@ -177,7 +177,7 @@ class ModelSwitch:
         self, target: Embedder, documents: Sequence[Document], progress: Progress | None
     ) -> None:
         for start in range(0, len(documents), BATCH):
-            if self._index.wanted is not target:
+            if self._index.target is not target:
                 return
             batch = documents[start : start + BATCH]
             vectors = await self._in_turn("", partial(target.embed_documents, batch))
@@ -191,28 +191,28 @@ class ModelSwitch:
         """Convert past requests: columns of models that stay are kept, others come from the text of the chat."""
         columns = self._index.embedder.columns
         for start in range(0, len(past), BATCH):
-            if self._index.wanted is not target:
+            if self._index.target is not target:
                 return
             batch = past[start : start + BATCH]
             links = {pair.chat for pair, _ in batch if pair.chat}
             recorded = await self._texts(links) if self._texts is not None and links else {}
             texts = {pair: self._learnt.get(pair) or recorded.get(pair.chat, "") for pair, _ in batch}
-            kept = [(pair, target.projected(vector, columns)) for pair, vector in batch]
-            self._pairs |= await self._in_turn("", partial(_converted, kept, texts, target))
+            pairs = [(pair, target.projected(vector, columns)) for pair, vector in batch]
+            self._pairs |= await self._in_turn("", partial(_converted, pairs, texts, target))
 
     async def _complete_pairs(self) -> None:
         """Embed past requests that have no vector, which were made by models that are not installed any more."""
-        embedder = self._index.wanted
+        embedder = self._index.target
         while embedder.dimensions:
             pairs = await asyncio.to_thread(self._index.pairs)
             if all(vector.any() for _, vector in pairs):
                 return
-            self._target, self._pairs = embedder, {pair: vector for pair, vector in pairs if vector.any()}
+            self._begun, self._pairs = embedder, {pair: vector for pair, vector in pairs if vector.any()}
             await self._embed_pairs(embedder, [(pair, vector) for pair, vector in pairs if not vector.any()])
             dropped = await self._index.switch(embedder, None, self._pairs)
             if dropped is not None:
                 self._report(dropped)
-            elif self._index.wanted is not embedder:
+            elif self._index.target is not embedder:
                 return
 
     def _report(self, dropped: Collection[UsagePair]) -> None:
@@ -226,11 +226,11 @@ class ModelSwitch:
 
 
 def _converted(
-    kept: Sequence[tuple[UsagePair, Floats]], texts: Mapping[UsagePair, str], embedder: Embedder
+    pairs: Sequence[tuple[UsagePair, Floats]], texts: Mapping[UsagePair, str], embedder: Embedder
 ) -> dict[UsagePair, Floats | None]:
     """The vectors of past requests by the new models; None for one that has none."""
     converted: dict[UsagePair, Floats | None] = {}
-    for pair, vector in kept:
+    for pair, vector in pairs:
         text = visible(texts[pair])
         again = _vector(embedder, text) if text else np.zeros_like(vector)
         if vector.any():

@@ -133,7 +133,7 @@ class ToolRetrievalService:
     @property
     def model_warnings(self) -> list[str]:
         """What is to be known of the models, although requests are compared by meaning."""
-        warnings = [self._index.wanted.problem] if self._index.wanted.problem else []
+        warnings = [self._index.target.problem] if self._index.target.problem else []
         if (change := self.models.change) is not None:
             warnings.append(f"{change.done} of {change.total} skills are embedded for the new models.")
             if change.problem:

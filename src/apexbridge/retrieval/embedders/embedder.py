@@ -147,7 +147,7 @@ def columns_of(id: str, length: int, dimensions: Mapping[str, int]) -> dict[str,
     for model in itertools.takewhile(dimensions.__contains__, reversed(ids)):
         columns[model] = slice(end - dimensions[model], end)
         end -= dimensions[model]
-    return columns if start < end else {}
+    return {model: columns[model] for model in ids if model in columns} if start < end else {}
 
 
 def choose_embedder(settings: RetrievalSettings, data_dir: Path | None = None) -> Embedder:

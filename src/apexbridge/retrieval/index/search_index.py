@@ -48,7 +48,7 @@ class SearchIndex:
         lock = threading.Lock()
         self.embedder = embedder
         """Made the vectors in memory. Changes with them, under the lock."""
-        self.wanted = embedder
+        self.target = embedder
         """Is to make them. Differs from the other one until everything is embedded again."""
         self.memory = VectorIndex(embedder.dimensions_by_model, lock=lock)
         """The skills."""
@@ -166,13 +166,13 @@ class SearchIndex:
     ) -> list[UsagePair] | None:
         """Replace all vectors at once by those of another embedder; pairs with None are dropped and returned.
 
-        Without `vectors`, those of the pairs alone. Returns None if a document or a pair is missing, or if other models
-        are wanted by now. Nothing has changed then.
+        Without `vectors`, those of the pairs alone. Returns None if a document or a pair is missing, or if the target
+        is another one by now. Nothing has changed then.
         """
 
         def change() -> list[UsagePair] | None:
             with self.memory.locked():
-                if self.wanted is not embedder or not all(pair in pairs for pair, _ in self.usage.pairs()):
+                if self.target is not embedder or not all(pair in pairs for pair, _ in self.usage.pairs()):
                     return None
                 if vectors is not None:
                     documents = (*self.memory.documents, *self.tools.documents)
@@ -320,7 +320,7 @@ class SearchIndex:
         try:
             embedder, contents, changes = self._read(signature)
         except StoreError as error:
-            embedder, contents, changes = self.wanted, Contents(skills=[], pairs=[]), Changes()
+            embedder, contents, changes = self.target, Contents(skills=[], pairs=[]), Changes()
             self.unavailable = self._quarantine(error)
             signature = self._store.signature()
         with self.memory.locked():
@@ -345,46 +345,46 @@ class SearchIndex:
 
     def _read(self, signature: str) -> tuple[Embedder, Contents, Changes]:
         """What the store has, and the models that made it. If all of it must be written again, a rewrite."""
-        wanted = self.wanted
+        target = self.target
         exists = bool(signature) or self._store.exists()
-        if wanted.is_remote:
+        if target.is_remote:
             stored = self._store.model() if exists else None
-            if not wanted.dimensions:
-                wanted.assume_dimensions(stored)
-            if stored is None or stored[0] == wanted.id:  # else vectors of other models may serve without it
+            if not target.dimensions:
+                target.assume_dimensions(stored)
+            if stored is None or stored[0] == target.id:  # else vectors of other models may serve without it
                 self._probe()
         if not exists:
-            return wanted, Contents(skills=[], pairs=[]), Changes()
-        contents = self._store.read(signature, wanted.id, wanted.dimensions)
+            return target, Contents(skills=[], pairs=[]), Changes()
+        contents = self._store.read(signature, target.id, target.dimensions)
         if contents.skills or not contents.has_skills_of_other_models:
-            return wanted, contents, Changes()
+            return target, contents, Changes()
         stored = self._store.model()
-        if stored is None or stored[0] == wanted.id:
-            return wanted, contents, Changes()
+        if stored is None or stored[0] == target.id:
+            return target, contents, Changes()
         return self._read_other_models(signature, *stored)
 
     def _probe(self) -> None:
         """Learn the length of a remote model's vectors."""
-        if self.wanted.is_remote:
+        if self.target.is_remote:
             with suppress(EmbeddingError):  # every search asks it again
-                self.wanted.probe()
+                self.target.probe()
 
     def _read_other_models(self, signature: str, id: str, length: int) -> tuple[Embedder, Contents, Changes]:
         """What other models have made, as far as they are still installed."""
-        wanted = self.wanted
-        # Those of the wanted set come last and win: each model is loaded once.
-        models = {model.id: model for model in (*self._installed(), *wanted.models)}
+        target = self.target
+        # Models of the target come last and win: each model is loaded once.
+        models = {model.id: model for model in (*self._installed(), *target.models)}
         columns = columns_of(id, length, {own: model.dimensions for own, model in models.items()})
         if not columns:
             self._probe()
-        if not columns and not wanted.dimensions:
-            return wanted, Contents(skills=[], pairs=[], has_pairs_of_other_models=True), Changes()
-        embedder = Embedder(models[own] for own in columns) if columns else wanted
+        if not columns and not target.dimensions:
+            return target, Contents(skills=[], pairs=[], has_pairs_of_other_models=True), Changes()
+        embedder = Embedder(models[own] for own in columns) if columns else target
         contents = self._store.read(signature, id, length)
         if embedder.id == id:
             return embedder, contents, Changes()
-        if embedder.id == wanted.id:
-            embedder = wanted
+        if embedder.id == target.id:
+            embedder = target
         return (
             embedder,
             Contents(
