@@ -3,7 +3,7 @@
 import json
 import signal
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -118,7 +118,7 @@ def test_a_choice_that_cannot_be_used_is_refused_and_changes_nothing(
     apex: Apex, models: Path, data_dir: Path, tmp_path: Path
 ) -> None:
     assert apex("models", "use", "one").code == 0
-    broken = {
+    broken: dict[str, Callable[[Path], object]] = {
         "lost": lambda folder: (folder / "tokenizer.json").unlink(),
         "corrupt": lambda folder: (folder / "model.onnx").write_bytes(b"\x00" * 100),
         "other": lambda folder: (folder / CARD_FILE).write_text(
@@ -263,8 +263,7 @@ async def test_past_use_of_a_recorded_chat_survives_a_change_of_all_models(model
         await until(lambda: bridge.retrieval.models.change is None)
         messages = [{"role": "user", "content": "do the usual thing"}, {"role": "assistant", "content": "ok"}]
         for link, own in (("recorded", json.dumps(messages)), ("redacted", None)):
-            row = {"id": link, "link": link, "messages": own, "started_at": now_ms()}
-            bridge.chats.keep(ChatRow(**CHAT, **row))
+            bridge.chats.keep(ChatRow(**CHAT, id=link, link=link, messages=own, started_at=now_ms()))
             request = "do the usual thing" if own else "another thing altogether"
             assert await bridge.retrieval.remember(request, "weather", succeeded=True, chat=link)
         await bridge.use_models(["two"])
