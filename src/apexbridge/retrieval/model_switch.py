@@ -217,12 +217,12 @@ class ModelSwitch:
 
     def _report(self, dropped: Collection[UsagePair]) -> None:
         self.dropped += len(dropped)
-        logger.warning(
-            "search uses the models %s now; %d past requests were dropped, because no model in use has read them and "
-            "no record has their text",
-            self._index.embedder.id,
-            len(dropped),
-        )
+        logger.info("search uses the models %s now", self._index.embedder.id)
+        if dropped:
+            logger.warning(
+                "%d past requests were dropped: no model in use has read them, and no record has their text",
+                len(dropped),
+            )
 
 
 def _converted(

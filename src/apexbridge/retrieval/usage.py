@@ -172,10 +172,10 @@ def _cosines(matrix: Floats, vectors: RequestVectors, dimensions: Sequence[int])
     """Similarity of each past request to this one or its nearest clause: the mean over the models that read both."""
     total: Floats = np.zeros((len(matrix), 1), np.float32)
     read = np.zeros((len(matrix), 1), np.float32)
-    for own, place in zip(vectors, _columns(dimensions), strict=True):
+    for own, span in zip(vectors, _columns(dimensions), strict=True):
         if own is None or own.is_gist:
             continue
-        columns = matrix[:, place]
+        columns = matrix[:, span]
         shift = max(0.0, (own.scale.unrelated - UNRELATED) / (1 - UNRELATED))
         cosines = columns @ np.vstack((own.whole, own.clauses)).T
         similar = np.where(columns.any(axis=1, keepdims=True), (cosines - shift) / (1 - shift), 0.0)
