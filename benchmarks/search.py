@@ -15,7 +15,7 @@ import numpy as np
 from apexbridge.bridge import Bridge
 from apexbridge.retrieval.config import RetrievalSettings
 from apexbridge.retrieval.documents import Document
-from apexbridge.retrieval.embedders.embedder import Embedder, choose_embedder
+from apexbridge.retrieval.embedders.embedder import DocumentVector, Embedder, choose_embedder
 from apexbridge.retrieval.index.lance_store import SKILLS, LanceStore
 from apexbridge.retrieval.service import ToolRetrievalService
 from apexbridge.settings import Settings
@@ -81,7 +81,9 @@ async def _searches(embedder: Embedder) -> list[Comparison]:
         service = ToolRetrievalService(Path(directory), embedder)
         vectors = chance.normal(size=(LARGE, embedder.dimensions)).astype(np.float32)
         vectors /= np.linalg.norm(vectors, axis=1, keepdims=True)
-        await service.upsert(documents(LARGE), list(vectors))
+        await service.upsert(
+            documents(LARGE), [DocumentVector(vector=vector, embedder=embedder.id) for vector in vectors]
+        )
         split = np.split(vectors, np.cumsum(embedder.dimensions_by_model)[:-1], axis=1)
         matrices = [np.ascontiguousarray(matrix) for matrix in split]
         asking = requests()
@@ -155,7 +157,7 @@ async def _indexing(embedder: Embedder) -> list[Comparison]:
         for number in range(41):
             document = skills[number]
             begun = time.perf_counter()
-            await service.upsert([document], [vector])
+            await service.upsert([document], [DocumentVector(vector=vector, embedder=embedder.id)])
             store.write(SKILLS, embedder.id, [(document, vector)])
             writes.append((time.perf_counter() - begun) * 1000)
         written = within_limit("one skill written, with a precomputed vector", sorted(writes[1:])[20], 15)

@@ -17,6 +17,7 @@ import pytest
 from apexbridge.bridge import DATABASE_FILE, Bridge
 from apexbridge.retrieval.config import RetrievalSettings
 from apexbridge.retrieval.embedders.embedder import Embedder, choose_embedder
+from apexbridge.retrieval.embedders.model_choice import read_choice
 from apexbridge.settings import Settings
 from apexbridge.skills.manager import SkillManager
 from apexbridge.storage.database import Database
@@ -118,7 +119,7 @@ def _models_loaded_once(embedder: Embedder) -> Iterator[None]:
             "apexbridge.bridge.choose_embedder",
             lambda settings, data_dir: (
                 embedder
-                if settings.embedding == "bundled" and not settings.models
+                if settings.embedding == "bundled" and not settings.models and not read_choice(data_dir)
                 else choose_embedder(settings, data_dir)
             ),
         )

@@ -4,7 +4,7 @@ import asyncio
 import logging
 import os
 import uuid
-from collections.abc import AsyncIterator, Collection, Coroutine, Iterable, Mapping
+from collections.abc import AsyncIterator, Collection, Coroutine, Iterable, Mapping, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 from pathlib import Path
 from typing import Literal
@@ -31,7 +31,8 @@ from apexbridge.monitoring.skill_changes import SkillChanges
 from apexbridge.monitoring.status import StatusBoard
 from apexbridge.monitoring.upstream_checks import UpstreamChecks
 from apexbridge.retrieval.documents import SkillFacts, kind_of
-from apexbridge.retrieval.embedders.embedder import Embedder, choose_embedder
+from apexbridge.retrieval.embedders.embedder import Embedder, choose_embedder, installed_models
+from apexbridge.retrieval.embedding_models import EmbeddingModelList, EmbeddingModels
 from apexbridge.retrieval.matches import SearchAnswer
 from apexbridge.retrieval.service import ToolRetrievalService
 from apexbridge.sandbox.bundles import Bundles
@@ -127,8 +128,15 @@ class Bridge:
             database, is_enabled=settings.record_searches, retention_days=settings.chat_retention_days
         )
         self.retrieval = ToolRetrievalService(
-            settings.data_dir, embedder, settings.retrieval, facts=facts, on_search=self._note_search
+            settings.data_dir,
+            embedder,
+            settings.retrieval,
+            facts=facts,
+            on_search=self._note_search,
+            installed=lambda: installed_models(settings.data_dir).values(),
+            texts=lambda links: self.chats.questions(links),
         )
+        self.embedding_models = EmbeddingModels(settings.data_dir, settings.retrieval, self.retrieval)
         run_store = RunStore(database)
         self.disk = _disk(settings, run_store)
         layers = LayerStore(settings.data_dir / "layers")
@@ -330,7 +338,8 @@ class Bridge:
             await self._searches.sweep()
             await self._call_days.sweep()
             await self._database.erase()  # a crash may have left deleted text in the WAL file
-            if not self.retrieval.dimensions:  # still unknown: without it, every skill would look re-embedded
+            # Without the vector length, or if other models made the vectors, every skill would look re-embedded.
+            if not self.retrieval.dimensions or await self.skills.has_other_vectors():
                 await self.retrieval.wake()
             await self.skills.initialize(progress, index=False)
             self._skill_changes.start()
@@ -341,6 +350,7 @@ class Bridge:
             if self._indexing == "wait":
                 await self._index_skills()
             work = [self._keep_indexed()] if self._indexing != "on-demand" else []
+            work.append(self.retrieval.models.run(self.skills.sync_index))
             if watch:
                 tidy = (self.runs, self._approval_store, self.chats, self.responses, self.workspaces, self.skills)
                 work += [watch_skills(self.skills), *(one.keep_tidy() for one in tidy)]
@@ -419,6 +429,11 @@ class Bridge:
         except ApexBridgeError as error:
             logger.warning("%s", error.message)
 
+    async def use_models(self, names: Sequence[str] | None) -> EmbeddingModelList:
+        """Choose the embedding models, by default those that are installed along. Raises INVALID_INPUT."""
+        with storage_faults():
+            return await self.embedding_models.use(names)
+
     async def prepare_search(self) -> None:
         """Fill the index if it is filled on demand. Otherwise searches use what is indexed so far."""
         if self._indexing == "on-demand":
@@ -431,6 +446,8 @@ class Bridge:
                 await self.retrieval.wake()
                 await self.skills.reconcile(self._progress)
                 await self.mcp.index.sync()
+                if self._indexing != "background" and await self.retrieval.models.run_once(self._progress):
+                    await self.skills.sync_index()
                 self.is_indexed = True
 
     async def _keep_indexed(self) -> None:
@@ -440,6 +457,7 @@ class Bridge:
             except Exception:
                 logger.exception("the skills could not be indexed; trying again in %s s", RETRY_SECONDS)
                 await asyncio.sleep(RETRY_SECONDS)
+        self.retrieval.models.request()
         await self.skills.index_in_background()
 
 

@@ -110,7 +110,7 @@ def test_documents_without_a_vector_are_listed() -> None:
 
 
 def test_usage_memory_is_bounded_and_keeps_the_newest() -> None:
-    memory = UsageMemory()
+    memory = UsageMemory((MAX_PER_SKILL + 10,))
     vectors = np.eye(MAX_PER_SKILL + 10, dtype=np.float32)
     keys = [memory.teach("a", vector, caller="", now=number)[0].key for number, vector in enumerate(vectors)]
     assert len(memory) == MAX_PER_SKILL
@@ -122,7 +122,7 @@ def test_usage_memory_is_bounded_and_keeps_the_newest() -> None:
 
 
 def test_a_repeated_request_is_recognised_by_its_vector() -> None:
-    memory = UsageMemory()
+    memory = UsageMemory((8,))
     vector = np.ones(8, np.float32)
     first, _ = memory.teach("a", vector, caller="", chat="one", now=1)
     rounded, _ = memory.teach("a", vector + np.float32(1e-4) * np.arange(8, dtype=np.float32), caller="", now=2)

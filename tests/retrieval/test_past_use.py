@@ -125,6 +125,8 @@ async def test_past_use_of_another_model_is_removed(searching: Searching, data_d
     other = Embedder([EndpointModel(base_url=endpoint.url, model="other", api_key=None)])
     async with searching.open(other) as service:
         await service.index_skills(LIBRARY)
+        assert not await service.models.run_once(), "the vectors of the skills are there already"
+        assert service.models.dropped == 1
         await flush(service)
         assert files_containing(data_dir, key) == []
 

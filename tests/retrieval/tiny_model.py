@@ -13,17 +13,19 @@ WORDS = ["[UNK]", "[CLS]", "[SEP]", "merge", "pdf", "files", "weather", "query",
 DIMENSIONS = 8
 
 
-def table() -> np.ndarray[Any, np.dtype[np.float32]]:
-    return np.random.default_rng(7).normal(size=(len(WORDS), DIMENSIONS)).astype(np.float32)
+def table(seed: int = 7) -> np.ndarray[Any, np.dtype[np.float32]]:
+    return np.random.default_rng(seed).normal(size=(len(WORDS), DIMENSIONS)).astype(np.float32)
 
 
-def write_model(folder: Path, *, pooling: str = "mean", prompts: dict[str, str] | None = None, **config: Any) -> Path:
-    """Write the files that the hub has for a model."""
+def write_model(
+    folder: Path, *, pooling: str = "mean", prompts: dict[str, str] | None = None, seed: int = 7, **config: Any
+) -> Path:
+    """Write the files that the hub has for a model. Models with another `seed` have other vectors."""
     folder.mkdir(parents=True)
     inputs = [helper.make_tensor_value_info(name, TensorProto.INT64, ["n", "t"]) for name in ("input_ids",)]
     output = helper.make_tensor_value_info("last_hidden_state", TensorProto.FLOAT, ["n", "t", DIMENSIONS])
     gather = helper.make_node("Gather", ["table", "input_ids"], ["last_hidden_state"])
-    graph = helper.make_graph([gather], "tiny", inputs, [output], [numpy_helper.from_array(table(), "table")])
+    graph = helper.make_graph([gather], "tiny", inputs, [output], [numpy_helper.from_array(table(seed), "table")])
     model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)])
     model.ir_version = 9
     onnx.save(model, folder / "model.onnx")

@@ -148,6 +148,7 @@ async def test_every_route_except_health_checks_has_a_scope(bridge: Bridge) -> N
         "GET /api/audit",
         "GET /api/audit/verify",
         "GET /api/doctor",
+        "GET /api/embedding-models",
         "GET /api/insights/searches",
         "GET /api/insights/tokens",
         "GET /api/settings",

@@ -15,6 +15,7 @@ from apexbridge._time import from_ms, now_ms
 from apexbridge.mcp_client.servers import McpServers
 from apexbridge.monitoring.disk_usage import DiskStatus, DiskUsage
 from apexbridge.monitoring.upstream_checks import UpstreamChecks, UpstreamStatus
+from apexbridge.retrieval.model_switch import ModelChange
 from apexbridge.retrieval.service import ToolRetrievalService
 from apexbridge.sandbox.sandbox import Sandbox
 from apexbridge.storage.audit import AuditLog
@@ -47,7 +48,8 @@ class QueueStatus(WireModel):
 class EmbedderStatus(WireModel):
     name: str
     state: Literal["ready", "loading", "failed"]
-    detail: str | None = Field(description="Why it failed.")
+    detail: str | None = Field(description="Why it failed, or what is to be known of it.")
+    change: ModelChange | None = Field(description="Null unless everything is being embedded by other models.")
 
 
 class IndexStatus(WireModel):
@@ -125,7 +127,8 @@ class StatusBoard:
     async def status(self, *, wait_seconds: float = LOOK_SECONDS, is_forced: bool = False) -> ServerStatus:
         llm = await self._upstreams.status(wait_seconds=wait_seconds, is_forced=is_forced)
         disk = await self._disk.status(wait_seconds=wait_seconds, is_forced=is_forced)
-        state, detail = self._retrieval.model_state
+        state, problem = self._retrieval.model_state
+        detail = problem or " ".join(self._retrieval.model_warnings) or None
         skills, vectors = await in_thread(self._retrieval.vector_counts)  # waits for searches in progress
         servers = [server.state for server in await self._mcp.views()]
         queue, settings = self._sandbox.queue, self._sandbox.settings
@@ -142,7 +145,9 @@ class StatusBoard:
                 max_waiting=settings.queue,
             ),
             llm=llm,
-            embedder=EmbedderStatus(name=self._retrieval.embedder, state=state, detail=detail),
+            embedder=EmbedderStatus(
+                name=self._retrieval.embedder, state=state, detail=detail, change=self._retrieval.models.change
+            ),
             index=IndexStatus(skills=skills, vectors=vectors, missing=skills - vectors, is_indexed=self._is_indexed()),
             mcp_servers=McpStatus(
                 connected=servers.count("connected"), failed=servers.count("waiting"), total=len(servers)

@@ -87,11 +87,11 @@ class _Corpus:
         self._ids: list[str] = []
         self._memory = VectorIndex(embedder.dimensions_by_model)
         self._requests: dict[str, RequestVectors] = {}
-        self.usage = UsageMemory()
         for start in range(0, len(entries), BATCH):
             self._index(entries[start : start + BATCH])
             if progress:
                 progress(len(self._ids), len(entries))
+        self.usage = UsageMemory(embedder.dimensions_by_model)
 
     def _index(self, entries: Sequence[Entry]) -> None:
         documents = [
@@ -146,7 +146,7 @@ def evaluate(
     later: list[list[str]] = []
     first, second = asked[::2], asked[1::2]
     for taught, examined in ((first, second), (second, first)) if usage_memory else ():
-        corpus.usage = UsageMemory()
+        corpus.usage = UsageMemory(embedder.dimensions_by_model)
         for question in taught:
             corpus.teach(question)
         later += [corpus.search(question) for question in examined]

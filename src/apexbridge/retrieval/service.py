@@ -5,9 +5,9 @@ import logging
 import math
 import time
 from collections import OrderedDict
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import AbstractAsyncContextManager
+from contextlib import AbstractAsyncContextManager, contextmanager
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -19,12 +19,13 @@ from apexbridge._fair_queue import Turns
 from apexbridge.errors import InvalidInputError, ServerError
 from apexbridge.retrieval.config import MAX_LIMIT, RetrievalSettings
 from apexbridge.retrieval.documents import Document, FactsOf, Searchable
-from apexbridge.retrieval.embedders.embedder import Embedder, RequestVectors
-from apexbridge.retrieval.embedders.model import EmbeddingError, Floats
-from apexbridge.retrieval.index.search_index import SearchIndex
+from apexbridge.retrieval.embedders.embedder import DocumentVector, Embedder, RequestVectors
+from apexbridge.retrieval.embedders.model import EmbeddingError
+from apexbridge.retrieval.index.search_index import InstalledModels, ModelsSwitchedError, SearchIndex
 from apexbridge.retrieval.index.vector_file import VectorFileError
 from apexbridge.retrieval.kinds import Kind
 from apexbridge.retrieval.matches import RankPreview, SearchAnswer, SearchMode, SkillMatch, confidence, explain
+from apexbridge.retrieval.model_switch import ModelSwitch, Progress, RequestTexts
 from apexbridge.retrieval.ranking import Candidate, Request, best_of, rank, rank_of_slot, scores_of_all
 from apexbridge.retrieval.text import visible, words_by_token
 from apexbridge.retrieval.usage import request_vector
@@ -47,7 +48,6 @@ MAX_MODEL_THREADS = 4 * MODEL_THREADS
 """A cancelled call keeps its thread until the model answers; these are beyond it."""
 
 T = TypeVar("T")
-Progress = Callable[[int, int], None]
 OnSearch = Callable[[str, int, bool], None]
 """Called with the text of a search, the number of its results, and whether it was a model's."""
 logger = logging.getLogger(__name__)
@@ -78,14 +78,19 @@ class ToolRetrievalService:
         *,
         facts: FactsOf | None = None,
         on_search: OnSearch | None = None,
+        installed: InstalledModels = tuple,
+        texts: RequestTexts | None = None,
     ) -> None:
-        """`on_search` must be quick and must not raise."""
+        """`on_search` must be quick and must not raise.
+
+        If the stored vectors were made by other models, these are looked for among `installed` and used until
+        everything is embedded again. `texts` returns the texts of past requests that are recorded.
+        """
         self.settings = settings or RetrievalSettings()
         self.facts = facts
         """Says which skills may be shown; without it, all of them."""
         self._on_search = on_search
-        self._embedder = embedder
-        self._index = SearchIndex(data_dir, embedder, usage_days=self.settings.usage_days)
+        self._index = SearchIndex(data_dir, embedder, usage_days=self.settings.usage_days, installed=installed)
         # Its own threads: a model that hangs must not block everything else that uses threads.
         self._threads = ThreadPoolExecutor(MAX_MODEL_THREADS, thread_name_prefix="search")
         self._turns = Turns(MODEL_THREADS)
@@ -93,6 +98,8 @@ class ToolRetrievalService:
         self._model_problem: str | None = None
         self._rankings: OrderedDict[tuple[object, ...], _Ranking] = OrderedDict()
         self._ranked_version = 0
+        self.models = ModelSwitch(self._index, self._in_turn, texts)
+        """Changes the models."""
 
     def running(self) -> AbstractAsyncContextManager[None]:
         """Keep the copy on disk up to date while the block runs."""
@@ -123,6 +130,16 @@ class ToolRetrievalService:
             return "failed", problem
         return ("ready" if self._index.is_loaded else "loading"), None
 
+    @property
+    def model_warnings(self) -> list[str]:
+        """What is to be known of the models, although requests are compared by meaning."""
+        warnings = [self._index.target.problem] if self._index.target.problem else []
+        if (change := self.models.change) is not None:
+            warnings.append(f"{change.done} of {change.total} skills are embedded for the new models.")
+            if change.problem:
+                warnings.append(f"The new models cannot be used yet: {change.problem}")
+        return warnings
+
     def vector_counts(self) -> tuple[int, int]:
         """How many skills the index has, and how many of them have a vector."""
         with self._index.memory.locked() as memory:
@@ -130,12 +147,12 @@ class ToolRetrievalService:
 
     @property
     def embedder(self) -> str:
-        """The id of the embedding model; if it changes, every vector is stale."""
-        return self._embedder.id
+        """The id of the embedding models in use."""
+        return self._index.embedder.id
 
     @property
     def dimensions(self) -> int:
-        return self._embedder.dimensions
+        return self._index.embedder.dimensions
 
     # ---------------------------------------------------------------------------------------------- index skills
     async def index_skill(self, skill: Searchable) -> bool:
@@ -158,24 +175,31 @@ class ToolRetrievalService:
         """Remove a skill with its past use; False if it was not known."""
         return bool(await self.remove([name]))
 
-    async def embed(self, skills: Sequence[Searchable]) -> list[Floats | None]:
-        """One vector per skill; None for all if the model cannot be used now."""
+    async def embed(self, skills: Sequence[Searchable]) -> list[DocumentVector | None]:
+        """One vector per skill; None for all if the model cannot be used now. Known vectors are not computed again."""
         await self.wake()
         if self._index.unavailable is not None:
             return [None] * len(skills)
         documents = [Document.from_skill(skill) for skill in skills]
+        held = await asyncio.to_thread(self._index.held, documents)
+        new = [document for document, vector in zip(documents, held, strict=True) if vector is None]
+        embedder = self._index.embedder
         try:
-            vectors = await self._in_turn("", lambda: self._embedder.embed_documents(documents))
+            made = iter(await self._in_turn("", lambda: embedder.embed_documents(new)) if new else ())
         except EmbeddingError as error:
             self._set_model_problem(str(error))
             return [None] * len(skills)
-        self._set_model_problem(None)
-        return list(vectors)
+        if new:
+            self._set_model_problem(None)
+        return [vector or DocumentVector(vector=next(made), embedder=embedder.id) for vector in held]
 
-    async def upsert(self, skills: Sequence[Searchable], vectors: Sequence[Floats | None]) -> None:
+    async def upsert(self, skills: Sequence[Searchable], vectors: Sequence[DocumentVector | None]) -> None:
         """Add or replace skills; one without a vector is found by its words only."""
         await self.wake()
-        await self._index.put([Document.from_skill(skill) for skill in skills], vectors)
+        stale: Sequence[Searchable] = await self._index.put([Document.from_skill(skill) for skill in skills], vectors)
+        while stale:  # the models were switched after these vectors were made
+            again = await self.embed(stale)
+            stale = await self._index.put([Document.from_skill(skill) for skill in stale], again)
 
     async def remove(self, names: Collection[str]) -> list[str]:
         """Remove skills with their past use; returns those that were known."""
@@ -247,6 +271,7 @@ class ToolRetrievalService:
             warnings += [warning for warning in ranking.warnings if warning not in warnings]
             is_degraded |= ranking.degraded
         results = _merged(found["skill"], found["tool"], limit)
+        warnings += self.model_warnings
         if self.problem:
             warnings.append(f"The index on disk cannot be written ({self.problem}); search works from memory.")
         if record and self._on_search is not None:
@@ -301,12 +326,12 @@ class ToolRetrievalService:
         await self.wake()
 
         def rank_of() -> int | None:
-            vectors, _ = self._request_vectors(text)
-            with self._index.memory.locked() as memory:
+            with self._comparing([text]) as (embedder, [vectors], _):
+                memory = self._index.memory
                 slot = memory.slot(name)
                 if slot is None:
                     return None
-                return rank_of_slot(memory, self._embedder.models, Request.of(text, vectors), slot)
+                return rank_of_slot(memory, embedder.models, Request.of(text, vectors), slot)
 
         return await self._in_turn("", rank_of)
 
@@ -315,15 +340,16 @@ class ToolRetrievalService:
         texts = [_checked(query) for query in queries]
         if not texts:
             return []
-        (vector,) = await self.embed([skill])
-        return await self._in_turn(caller, partial(self._preview, Document.from_skill(skill), vector, queries, texts))
+        (made,) = await self.embed([skill])
+        return await self._in_turn(caller, partial(self._preview, Document.from_skill(skill), made, queries, texts))
 
     def _preview(
-        self, document: Document, vector: Floats | None, queries: Sequence[str], texts: Sequence[str]
+        self, document: Document, made: DocumentVector | None, queries: Sequence[str], texts: Sequence[str]
     ) -> list[RankPreview]:
-        models = self._embedder.models
-        requests = [Request.of(text, self._request_vectors(text)[0]) for text in texts]
-        with self._index.memory.locked() as memory:
+        with self._comparing(texts) as (embedder, vectors, _):
+            memory, models = self._index.memory, embedder.models
+            requests = [Request.of(text, own) for text, own in zip(texts, vectors, strict=True)]
+            vector = made.vector if made is not None and made.embedder == embedder.id else None
             known = memory.slot(document.name)
             before = [] if known is None else [scores_of_all(memory, models, one, slot=known) for one in requests]
             changed = memory.with_document(document, vector)
@@ -350,8 +376,8 @@ class ToolRetrievalService:
     def _rank(
         self, text: str, count: int, tags: frozenset[str], mode: SearchMode, for_model: bool, kind: Kind, caller: str
     ) -> _Ranking:
-        vectors, warnings = self._request_vectors(text)
-        with (self._index.memory if kind == "skill" else self._index.tools).locked() as memory:
+        with self._comparing([text]) as (embedder, [vectors], warnings):
+            memory = self._index.memory if kind == "skill" else self._index.tools
             if vectors is not None and not memory.has_vector.any() and len(memory):
                 vectors, warnings = None, [f"No {kind} is indexed by meaning yet."]
                 if mode == "vector" and kind == "tool":
@@ -375,7 +401,7 @@ class ToolRetrievalService:
             )
             candidates = rank(
                 memory,
-                self._embedder.models,
+                embedder.models,
                 Request.of(text, vectors, past),
                 count=count,
                 allowed=memory.allowed(tags, for_model=for_model),
@@ -399,18 +425,31 @@ class ToolRetrievalService:
                     self._rankings.popitem(last=False)
             return ranking
 
-    def _request_vectors(self, text: str) -> tuple[RequestVectors | None, list[str]]:
+    @contextmanager
+    def _comparing(self, texts: Sequence[str]) -> Iterator[tuple[Embedder, Sequence[RequestVectors | None], list[str]]]:
+        """Lock the index, with the requests' vectors by the models that made its vectors, and warnings."""
+        while True:
+            embedder = self._index.embedder
+            vectors, warnings = zip(*(self._request_vectors(embedder, text) for text in texts), strict=True)
+            with self._index.memory.locked():
+                if embedder is self._index.embedder:  # else the models were switched meanwhile
+                    yield embedder, vectors, list(warnings[0])
+                    return
+
+    def _request_vectors(self, embedder: Embedder, text: str) -> tuple[RequestVectors | None, list[str]]:
         """The request's vectors; None with a warning if only words can be compared."""
         if self._index.unavailable is not None:
             return None, [f"The index cannot be opened: {self._index.unavailable}."]
         try:
-            vectors = self._embedder.embed_request(text)
+            vectors = embedder.embed_request(text)
         except EmbeddingError as error:
             self._set_model_problem(str(error))
             return None, [str(error)]
         self._set_model_problem(None)
-        if self._embedder.dimensions_by_model != self._index.memory.dimensions:
+        if embedder.dimensions_by_model != self._index.memory.dimensions:
             return None, ["No skill is indexed by meaning yet."]
+        if all(own is None for own in vectors):
+            return None, ["No embedding model in use can read this request."]
         return vectors, []
 
     def _set_model_problem(self, problem: str | None) -> None:
@@ -440,11 +479,19 @@ class ToolRetrievalService:
         await self.wake()
         if skill not in self._index:
             return False
-        vectors, _ = await self._in_turn(caller, lambda: self._request_vectors(text))
-        if vectors is None:
-            return False
-        vector = request_vector(vectors, self._embedder.dimensions_by_model)
-        return await self._index.teach(skill, vector, caller=caller, chat=chat)
+        while True:
+            embedder = self._index.embedder
+            vectors, _ = await self._in_turn(caller, partial(self._request_vectors, embedder, text))
+            if vectors is None:
+                return False
+            vector = request_vector(vectors, embedder.dimensions_by_model)
+            try:
+                pair = await self._index.teach(skill, vector, embedder=embedder.id, caller=caller, chat=chat)
+            except ModelsSwitchedError:
+                continue
+            if pair is not None:
+                self.models.learn(pair, text)
+            return pair is not None
 
     async def forget(self, skill: str | None = None) -> int:
         """Forget the past use of a skill, or of all; returns how many requests were forgotten."""

@@ -5,7 +5,7 @@ Neither the text of a request nor a hash of it is stored. Two requests are the s
 
 import uuid
 from collections import OrderedDict
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -51,7 +51,9 @@ class PastUse:
 class UsageMemory:
     """Confirmed pairs, the newest last. Not thread-safe: its user holds the memory index's lock."""
 
-    def __init__(self) -> None:
+    def __init__(self, dimensions: Sequence[int]) -> None:
+        self.dimensions = tuple(dimensions)
+        """Vector length of each model."""
         self._pairs: OrderedDict[str, tuple[UsagePair, Floats]] = OrderedDict()
         self._keys: dict[tuple[str, str], OrderedDict[str, None]] = {}
         """By caller and skill, the oldest first."""
@@ -88,13 +90,25 @@ class UsageMemory:
             evicted.append(next(iter(self._pairs)))
         return self._drop(evicted)
 
+    def reshape(self, dimensions: Sequence[int]) -> None:
+        """Change the length of vectors. Pairs stay, with zeros for vectors of another length."""
+        if tuple(dimensions) != self.dimensions:
+            self.dimensions = tuple(dimensions)
+            zeros = np.zeros(sum(self.dimensions), np.float32)
+            self.replace({pair: zeros for pair, _ in self._pairs.values()})
+
+    def replace(self, vectors: Mapping[UsagePair, Floats]) -> list[UsagePair]:
+        """Give these pairs other vectors, and drop all others; returns those that were dropped."""
+        dropped = self.forget(lambda pair: pair not in vectors)
+        self._pairs = OrderedDict((key, (pair, vectors[pair])) for key, (pair, _) in self._pairs.items())
+        self._matrix = None
+        return dropped
+
     def _same_request(self, skill: str, caller: str, vector: Floats) -> str | None:
         keys = list(self._keys.get((caller, skill), ()))
         if not keys:
             return None
-        known = np.stack([self._pairs[key][1] for key in keys])
-        lengths = np.linalg.norm(known, axis=1) * np.linalg.norm(vector)
-        cosines = known @ vector / np.maximum(lengths, 1e-12)
+        cosines = same_text_cosines(np.stack([self._pairs[key][1] for key in keys]), vector, self.dimensions)
         nearest = int(cosines.argmax())
         return keys[nearest] if cosines[nearest] >= SAME_COSINE else None
 
@@ -115,7 +129,9 @@ class UsageMemory:
         if self._matrix is None:
             self._matrix = np.stack([known for _, known in self._pairs.values()])
         cosines: dict[str, list[float]] = {}
-        for (pair, _), cosine in zip(self._pairs.values(), _cosines(self._matrix, vectors).tolist(), strict=True):
+        for (pair, _), cosine in zip(
+            self._pairs.values(), _cosines(self._matrix, vectors, self.dimensions).tolist(), strict=True
+        ):
             if shared or pair.caller == caller:
                 cosines.setdefault(pair.skill, []).append(cosine)
         return {skill: PastUse(nearest=max(own), count=len(own)) for skill, own in cosines.items()}
@@ -142,18 +158,36 @@ def request_vector(vectors: RequestVectors, dimensions: Sequence[int]) -> Floats
     )
 
 
-def _cosines(matrix: Floats, vectors: RequestVectors) -> Floats:
+def same_text_cosines(known: Floats, vector: Floats, dimensions: Sequence[int]) -> Floats:
+    """Cosine of each known vector with another: the mean over the models that read both texts, 0 if none did."""
+    total, read = np.zeros(len(known), np.float32), np.zeros(len(known), np.float32)
+    for columns in _columns(dimensions):
+        lengths = np.linalg.norm(known[:, columns], axis=1) * np.linalg.norm(vector[columns])
+        total += known[:, columns] @ vector[columns] / np.maximum(lengths, 1e-12).astype(np.float32)
+        read += lengths > 0
+    return (total / np.maximum(read, 1)).astype(np.float32)
+
+
+def _cosines(matrix: Floats, vectors: RequestVectors, dimensions: Sequence[int]) -> Floats:
     """Similarity of each past request to this one or its nearest clause: the mean over the models that read both."""
-    readers = [own for own in vectors if own is not None and not own.is_gist]
-    total = np.zeros((len(matrix), 1 + len(readers[0].clauses)), np.float32)
+    total: Floats = np.zeros((len(matrix), 1), np.float32)
     read = np.zeros((len(matrix), 1), np.float32)
-    start = 0
-    for own in readers:  # only the last model can be missing, so the columns stay aligned
-        columns = matrix[:, start : start + len(own.whole)]
-        start += len(own.whole)
+    for own, span in zip(vectors, _columns(dimensions), strict=True):
+        if own is None or own.is_gist:
+            continue
+        columns = matrix[:, span]
         shift = max(0.0, (own.scale.unrelated - UNRELATED) / (1 - UNRELATED))
         cosines = columns @ np.vstack((own.whole, own.clauses)).T
-        total += np.where(columns.any(axis=1, keepdims=True), (cosines - shift) / (1 - shift), 0.0)
+        similar = np.where(columns.any(axis=1, keepdims=True), (cosines - shift) / (1 - shift), 0.0)
+        total = (total + similar).astype(np.float32)
         read += columns.any(axis=1, keepdims=True)
     similarity: Floats = (total / np.maximum(read, 1)).max(axis=1).astype(np.float32)
     return similarity
+
+
+def _columns(dimensions: Sequence[int]) -> Iterator[slice]:
+    """Where the vectors of each model are in a row."""
+    start = 0
+    for size in dimensions:
+        yield slice(start, start + size)
+        start += size

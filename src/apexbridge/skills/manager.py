@@ -212,6 +212,15 @@ class SkillManager:
                     report = await self.store.scanner.reconcile()
                 return _with_indexed(report, await sync(progress))
 
+    async def has_other_vectors(self) -> bool:
+        """Whether a live skill was embedded by other models than those in use."""
+        return bool(await self._catalog.embedders() - {self.store.scanner.indexer.signature})
+
+    async def sync_index(self) -> None:
+        """Embed skills that lack a vector of the models in use. Skills that the index has are only marked so."""
+        with storage_faults():
+            await self.store.scanner.indexer.sync()
+
     async def index_in_background(self) -> None:
         """Embed new and changed skills until cancelled."""
         while True:

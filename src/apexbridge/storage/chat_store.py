@@ -1,8 +1,9 @@
 """Records of chat requests."""
 
+import json
 import secrets
 import sqlite3
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import asdict, dataclass, replace
 from operator import attrgetter
 from typing import Literal
@@ -93,6 +94,13 @@ class ChatStore:
     async def get(self, identity: str) -> ChatRow | None:
         row = await self._database.row(f"SELECT {_COLUMNS} FROM chats WHERE id = ?", identity)  # noqa: S608
         return _row(row) if row else None
+
+    async def messages(self, links: Collection[str]) -> dict[str, str]:
+        """The recorded messages of requests as JSON, by link. Requests without texts are left out."""
+        query = (
+            "SELECT link, messages FROM chats WHERE messages IS NOT NULL AND link IN (SELECT value FROM json_each(?))"
+        )
+        return dict(await self._database.rows(query, json.dumps(list(links))))
 
     async def page(self, filter: ChatFilter, *, offset: int, limit: int) -> tuple[list[ChatRow], int]:
         """The newest first, without trajectory and texts, and the total."""

@@ -46,6 +46,8 @@ PRIVATE = (
     "plugins",
     "markers",
     "hidden.json*",
+    "models",
+    "models.json*",
 )
 _FULL = {errno.ENOSPC, errno.EDQUOT}
 _READ_ONLY = {errno.EROFS, errno.EACCES, errno.EPERM}

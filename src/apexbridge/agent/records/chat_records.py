@@ -1,9 +1,10 @@
 """Records of chat requests: written in the background, listed, and deleted after the retention time."""
 
 import asyncio
+import json
 import logging
 import sqlite3
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from typing import Protocol
 
 from apexbridge._tasks import run_to_completion
@@ -17,6 +18,7 @@ from apexbridge.agent.records.chat_views import (
     summary,
     totals,
 )
+from apexbridge.agent.usage_feedback import question
 from apexbridge.errors import RequestError
 from apexbridge.storage.chat_store import ChatFilter, ChatRow, ChatStore
 from apexbridge.storage.database import WriteBehind
@@ -136,6 +138,13 @@ class ChatRecords:
         """One record with all its steps. Raises CHAT_NOT_FOUND."""
         row = await self._find(identity)
         return detail(row, self._key_name(row.caller))
+
+    async def questions(self, links: Collection[str]) -> dict[str, str]:
+        """The last user message of the chats with these links, of those whose texts are recorded; short ones only."""
+        await self._flush()
+        messages = await self._store.messages(links)
+        found = {link: question(json.loads(own)) for link, own in messages.items()}
+        return {link: text for link, text in found.items() if text}
 
     async def statistics(self, *, days: int = DEFAULT_DAYS) -> ChatStatistics:
         """Totals of the last days, overall and by model."""

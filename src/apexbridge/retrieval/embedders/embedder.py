@@ -1,9 +1,10 @@
 """Several models combined: a skill's vector is the vectors of all models in a row."""
 
+import itertools
 import logging
 import threading
 from collections import OrderedDict
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -13,8 +14,9 @@ from apexbridge.errors import ServerError
 from apexbridge.retrieval.config import RetrievalSettings
 from apexbridge.retrieval.documents import Document
 from apexbridge.retrieval.embedders.bundled import ENGLISH_MODEL, MultilingualModel, find_english_model
-from apexbridge.retrieval.embedders.endpoint import EndpointModel
+from apexbridge.retrieval.embedders.endpoint import ENDPOINT_PREFIX, EndpointModel
 from apexbridge.retrieval.embedders.model import Floats, Model, Scale
+from apexbridge.retrieval.embedders.model_choice import read_choice
 from apexbridge.retrieval.embedders.model_store import ModelStore
 from apexbridge.retrieval.text import clauses, english_gist, is_mostly_ascii, tokens
 
@@ -34,6 +36,14 @@ class ModelVectors:
     """Whether the model read a few translated words instead of the request."""
 
 
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class DocumentVector:
+    """The vector of a skill or a tool, and the id of the embedder that made it."""
+
+    vector: Floats
+    embedder: str
+
+
 RequestVectors = tuple[ModelVectors | None, ...]
 """One entry per model; None if the model cannot read the request."""
 
@@ -41,12 +51,19 @@ RequestVectors = tuple[ModelVectors | None, ...]
 class Embedder:
     """Embeds skills and requests. Its calls block and raise EmbeddingError; several threads may call at once."""
 
-    def __init__(self, models: Sequence[Model]) -> None:
+    def __init__(self, models: Iterable[Model], *, problem: str | None = None) -> None:
+        """`problem` says why these are not the models that were chosen."""
+        self.problem = problem
         # Those that cannot read every request come last, so that a vector of the others has its columns first.
         self.models = tuple(sorted(models, key=lambda model: model.english_only))
         self.id = "+".join(model.id for model in self.models)
         self._requests: OrderedDict[str, RequestVectors] = OrderedDict()
         self._lock = threading.Lock()
+
+    @property
+    def names(self) -> list[str]:
+        """The names of its models, which are shorter than their ids."""
+        return [own.id if isinstance(own, EndpointModel) else own.id.partition("@")[0] for own in self.models]
 
     @property
     def is_remote(self) -> bool:
@@ -60,6 +77,20 @@ class Embedder:
     @property
     def dimensions(self) -> int:
         return sum(self.dimensions_by_model)
+
+    @property
+    def columns(self) -> dict[str, slice]:
+        """Where each model's vector is in a row, by the id of the model."""
+        return columns_of(self.id, self.dimensions, {model.id: model.dimensions for model in self.models})
+
+    def projected(self, vector: Floats, columns: Mapping[str, slice]) -> Floats:
+        """A vector of other models with the columns of these models; zeros for a model that it does not have."""
+        return np.concatenate(
+            [
+                vector[columns[model.id]] if model.id in columns else np.zeros(model.dimensions, np.float32)
+                for model in self.models
+            ]
+        )
 
     def assume_dimensions(self, stored: tuple[str, int] | None) -> None:
         """Until a remote model answers, take the length of its vectors from the store: model id and length."""
@@ -99,26 +130,60 @@ class Embedder:
         return vectors
 
 
+def columns_of(id: str, length: int, dimensions: Mapping[str, int]) -> dict[str, slice]:
+    """Where the vectors of these models are in a stored row, by the id of the model.
+
+    `id` is that of the embedder that made the row. The models between two unknown ones are left out, because the length
+    of vectors of unknown models is unknown too.
+    """
+    ids = [id] if id.startswith(ENDPOINT_PREFIX) else id.split("+")
+    columns: dict[str, slice] = {}
+    start, end = 0, length
+    for model in itertools.takewhile(dimensions.__contains__, ids):
+        columns[model] = slice(start, start + dimensions[model])
+        start += dimensions[model]
+    if len(columns) == len(ids):
+        return columns if start == length else {}
+    for model in itertools.takewhile(dimensions.__contains__, reversed(ids)):
+        columns[model] = slice(end - dimensions[model], end)
+        end -= dimensions[model]
+    return {model: columns[model] for model in ids if model in columns} if start < end else {}
+
+
 def choose_embedder(settings: RetrievalSettings, data_dir: Path | None = None) -> Embedder:
-    """The embedder for these settings. What is incomplete or not installed is an INVALID_SETTING."""
+    """The embedder for these settings, and else for the choice of `apex models use`.
+
+    Settings that are incomplete, or name a model that is not installed, are an INVALID_SETTING. A model that was chosen
+    and is not installed any more is left out.
+    """
     if settings.embedding == "openai":
         if not settings.base_url or not settings.model:
             raise ServerError(
                 "APEX_EMBEDDING=openai needs APEX_EMBEDDING_BASE_URL and APEX_EMBEDDING_MODEL.", code="INVALID_SETTING"
             )
         return Embedder([EndpointModel(base_url=settings.base_url, model=settings.model, api_key=settings.api_key)])
-    models = _installed_models(data_dir)
-    names = settings.models or [name for name in DEFAULT_MODELS if name in models]
-    if unknown := [name for name in names if name not in models]:
+    models = installed_models(data_dir)
+    chosen = () if settings.models or data_dir is None else read_choice(data_dir)
+    names = settings.models or chosen
+    unknown = [name for name in names if name not in models]
+    if unknown and settings.models:
         raise ServerError(
             f"APEX_EMBEDDING_MODELS names {unknown[0]}, which is not installed. There is: {', '.join(models)}. "
             f"Add it: apex models add {unknown[0]}",
             code="INVALID_SETTING",
         )
-    return Embedder([models[name] for name in dict.fromkeys(names)])
+    problem = None
+    if unknown:
+        problem = (
+            f"The model {unknown[0]} was chosen and is not installed any more. Add it again and restart, or choose "
+            "others: apex models use"
+        )
+        logger.warning("%s", problem)
+    found = [name for name in names if name in models] or [name for name in DEFAULT_MODELS if name in models]
+    return Embedder([models[name] for name in dict.fromkeys(found)], problem=problem)
 
 
-def _installed_models(data_dir: Path | None) -> dict[str, Model]:
+def installed_models(data_dir: Path | None) -> dict[str, Model]:
     """By name. None of them is loaded yet."""
     models: dict[str, Model] = {MultilingualModel.id: MultilingualModel()}
     if (english := find_english_model()) is not None:

@@ -34,6 +34,8 @@ NUMBER_BYTES = 30
 HEAD_BYTES, HEAD_VALUES = 64 * 1024, 10_000
 """What a response may have besides the vectors."""
 CHUNK_BYTES = 64 * 1024
+ENDPOINT_PREFIX = "openai:"
+"""Of the ids of remote models."""
 logger = logging.getLogger(__name__)
 
 
@@ -48,7 +50,7 @@ class EndpointModel:
     weight = 1.0
 
     def __init__(self, *, base_url: str, model: str, api_key: str | None, dimensions: int = 0) -> None:
-        self.id = f"openai:{model}"
+        self.id = f"{ENDPOINT_PREFIX}{model}"
         self.dimensions = dimensions
         self._model = model
         self._url = f"{base_url.rstrip('/')}/embeddings"

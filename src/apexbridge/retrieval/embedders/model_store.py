@@ -28,6 +28,11 @@ class InstalledModel:
     folder: Path
     card: ModelCard
 
+    @property
+    def size(self) -> int:
+        """Bytes on disk."""
+        return sum(path.stat().st_size for path in self.folder.rglob("*") if path.is_file())
+
     def open(self) -> OnnxModel:
         return OnnxModel(self.folder, self.card)
 

@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 
-from apexbridge._fs import make_private_folder, take_from_others
+from apexbridge._fs import exchange, make_private_folder, take_from_others
 from apexbridge.retrieval.documents import Document
 from apexbridge.retrieval.embedders.model import Floats
 from apexbridge.retrieval.index.snapshot import draft_of, is_current
@@ -227,9 +227,24 @@ class LanceStore:
             new._append(SKILLS, embedder, rows)
         if contents.pairs:
             new.write(USAGE, embedder, contents.pairs)
-        self.quarantine()
-        if new.path.exists():
-            new.path.rename(self.path)
+        if not self._exchange(new.path):
+            self.quarantine()
+            if new.path.exists():
+                new.path.rename(self.path)
+
+    def _exchange(self, new: Path) -> bool:
+        """Quarantine the store and take the new folder at once: a crash between two renames would lose the index."""
+        if not new.is_dir() or not self.path.is_dir() or self.path.is_symlink():
+            return False
+        try:
+            exchange(new, self.path)
+        except OSError:  # not every file system can
+            return False
+        self._database, self._tables = None, {}
+        damaged = self.path.with_name(f"{self.path.name}.damaged")
+        shutil.rmtree(damaged, ignore_errors=True)
+        new.rename(damaged)
+        return True
 
     @_store_errors()
     def quarantine(self) -> None:

@@ -4,8 +4,9 @@ import asyncio
 import logging
 import threading
 from collections import OrderedDict
-from collections.abc import AsyncIterator, Callable, Collection, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Collection, Iterable, Mapping, Sequence
 from contextlib import asynccontextmanager, suppress
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import TypeVar
@@ -15,8 +16,8 @@ import numpy as np
 from apexbridge._tasks import run_to_completion
 from apexbridge._time import MS_PER_DAY, now_ms
 from apexbridge.retrieval.documents import Document, kind_of
-from apexbridge.retrieval.embedders.embedder import Embedder
-from apexbridge.retrieval.embedders.model import EmbeddingError, Floats
+from apexbridge.retrieval.embedders.embedder import DocumentVector, Embedder, columns_of
+from apexbridge.retrieval.embedders.model import EmbeddingError, Floats, Model
 from apexbridge.retrieval.index.lance_store import Contents, LanceStore, StoreError
 from apexbridge.retrieval.index.snapshot import Snapshot, read_snapshot, vectors_path
 from apexbridge.retrieval.index.vector_file import VectorFile
@@ -30,7 +31,32 @@ IGNORED_CHATS = 1000
 """A chat teaches after its answer was sent, so its record may be deleted first."""
 
 T = TypeVar("T")
+InstalledModels = Callable[[], Iterable[Model]]
 logger = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Source:
+    """Whose vectors are read from the store."""
+
+    embedder: Embedder
+    """Of the vectors in memory."""
+    id: str
+    """Of the models that made the stored vectors."""
+    length: int
+    columns: Mapping[str, slice] | None = None
+    """What is left of a stored vector, if some of those models are not installed any more."""
+
+    @classmethod
+    def of(cls, embedder: Embedder) -> "_Source":
+        return cls(embedder=embedder, id=embedder.id, length=embedder.dimensions)
+
+    def converted(self, vector: Floats) -> Floats:
+        return vector if self.columns is None else self.embedder.projected(vector, self.columns)
+
+
+class ModelsSwitchedError(Exception):
+    """A vector was made by the models that were in use a moment ago."""
 
 
 class SearchIndex:
@@ -39,26 +65,33 @@ class SearchIndex:
     Searches read `memory` and `usage` from threads, holding the memory's lock.
     """
 
-    def __init__(self, data_dir: Path, embedder: Embedder, *, usage_days: int) -> None:
+    def __init__(
+        self, data_dir: Path, embedder: Embedder, *, usage_days: int, installed: InstalledModels = tuple
+    ) -> None:
+        """`installed` returns models that stored vectors may have been made by."""
         lock = threading.Lock()
         self._store = LanceStore(data_dir / STORE)
+        self.embedder = embedder
+        """Made the vectors in memory. Changes with them, under the lock."""
+        self.target = embedder
+        """Is to make them. Differs from the other one until everything is embedded again."""
         dimensions = embedder.dimensions_by_model
         self.memory = VectorIndex(dimensions, lock=lock, new_file=partial(self._new_file, "skill"))
         """The skills."""
         self.tools = VectorIndex(dimensions, lock=lock, new_file=partial(self._new_file, "tool"))
         """The tools. They are ranked apart, so that they do not change how skills are ranked."""
-        self.usage = UsageMemory()
+        self.usage = UsageMemory(embedder.dimensions_by_model)
         self.unavailable: str | None = None
         """Why the store cannot be opened. Nothing is embedded then, and search compares words only."""
         self.is_loaded = False
-        self._embedder = embedder
+        self._installed = installed
         self._usage_days = usage_days
         self.writer = IndexWriter(
             self._store,
-            embedder,
+            lambda: self.embedder,
             contents=self._contents,
             snapshot_contents=partial(self._contents, in_files=True),
-            pairs=self._pairs,
+            pairs=self.pairs,
             size=lambda: len(self.memory) + len(self.tools),
         )
         self._is_owner = False
@@ -111,21 +144,97 @@ class SearchIndex:
         """Whether there is nothing to load."""
         return not self.is_loaded and not self._store.exists()
 
-    async def put(self, documents: Sequence[Document], vectors: Sequence[Floats | None]) -> None:
-        """Add or replace skills and tools. One without a vector is found by its words only, and is not stored."""
+    async def put(self, documents: Sequence[Document], vectors: Sequence[DocumentVector | None]) -> list[Document]:
+        """Add or replace skills and tools. One without a vector is found by its words only, and is not stored.
+
+        A vector of the same content is kept. Returns those whose vector was made by models that are not in use any
+        more; they are without one.
+        """
         skills = list(zip(documents, vectors, strict=True))
 
-        def change() -> tuple[None, Changes]:
+        def change() -> tuple[list[Document], Changes]:
             self._reshape()
-            for document, vector in skills:
+            stale, changes = [], Changes()
+            for document, made in skills:
+                is_stale = made is not None and made.embedder != self.embedder.id
+                vector = None if made is None or is_stale else made.vector
+                held = self._held(document)
+                if held is not None and (vector is None or np.array_equal(held, vector)):
+                    continue
+                if is_stale:
+                    stale.append(document)
                 self._memory_of(document.name).put(document, vector)
-            return None, Changes(
-                skills={
-                    document.name: (document, vector) if vector is not None else None for document, vector in skills
-                }
-            )
+                changes.skills[document.name] = (document, vector) if vector is not None else None
+            return stale, changes
 
-        await self._change(change)
+        return await self._change(change)
+
+    def held(self, documents: Sequence[Document]) -> list[DocumentVector | None]:
+        """The vectors that the index has for exactly these documents."""
+        with self.memory.locked():
+            vectors = [self._held(document) for document in documents]
+            return [None if own is None else DocumentVector(vector=own, embedder=self.embedder.id) for own in vectors]
+
+    def _held(self, document: Document) -> Floats | None:
+        memory = self._memory_of(document.name)
+        slot = memory.slot(document.name)
+        if slot is None or not memory.has_vector[slot] or memory.documents[slot] != document:
+            return None
+        return memory.vector(slot)
+
+    @property
+    def document_count(self) -> int:
+        return len(self.memory) + len(self.tools)
+
+    def documents(self) -> list[Document]:
+        """All skills and tools."""
+        with self.memory.locked():
+            return [*self.memory.documents, *self.tools.documents]
+
+    def pairs(self) -> list[tuple[UsagePair, Floats]]:
+        """All pairs of past use, the oldest first."""
+        with self.memory.locked():
+            return self.usage.pairs()
+
+    async def switch(
+        self,
+        embedder: Embedder,
+        vectors: Mapping[str, tuple[Document, Floats]] | None,
+        pairs: Mapping[UsagePair, Floats | None],
+    ) -> list[UsagePair] | None:
+        """Replace all vectors at once by those of another embedder; pairs with None are dropped and returned.
+
+        Without `vectors`, those of the pairs alone. Returns None if a document or a pair is missing, or if the target
+        is another one by now. Nothing has changed then.
+        """
+
+        def change() -> list[UsagePair] | None:
+            with self.memory.locked():
+                if self.target is not embedder or not all(pair in pairs for pair, _ in self.usage.pairs()):
+                    return None
+                if vectors is not None:
+                    documents = (*self.memory.documents, *self.tools.documents)
+                    if not all(own.name in vectors and vectors[own.name][0] == own for own in documents):
+                        return None
+                    for memory in (self.memory, self.tools):
+                        found = [vectors[own.name][1] for own in memory.documents]
+                        memory.set_vectors(embedder.dimensions_by_model, found)
+                    self.embedder = embedder
+                self.memory.version += 1
+                self.usage.dimensions = embedder.dimensions_by_model
+                return self.usage.replace({pair: vector for pair, vector in pairs.items() if vector is not None})
+
+        async def work() -> list[UsagePair] | None:
+            async with self.writer.paused():  # a write that has begun stores vectors of the old models
+                dropped = await asyncio.to_thread(change)
+                if dropped is not None:
+                    self.writer.queue(Changes(rewrite=True, erase_pairs=True))
+            return dropped
+
+        dropped = await run_to_completion(work())
+        if dropped is not None:
+            await self.writer.flush()
+        return dropped
 
     async def remove(self, names: Collection[str]) -> list[str]:
         def change() -> tuple[list[str], Changes]:
@@ -147,15 +256,20 @@ class SearchIndex:
         skills = dict.fromkeys(names)
         return Changes(skills=skills, erase_pairs=bool(self.usage.forget(lambda pair: pair.skill in skills)))
 
-    async def teach(self, skill: str, vector: Floats, *, caller: str, chat: str) -> bool:
-        """Remember that a request was answered by a skill; False if the skill or the chat is gone."""
+    async def teach(self, skill: str, vector: Floats, *, embedder: str, caller: str, chat: str) -> UsagePair | None:
+        """Remember that a request was answered by a skill; None if the skill or the chat is gone.
 
-        def change() -> tuple[bool, Changes]:
+        Raises ModelsSwitchedError if the embedder with this id is not in use any more.
+        """
+
+        def change() -> tuple[UsagePair | None, Changes]:
+            if embedder != self.embedder.id:
+                raise ModelsSwitchedError
             if skill not in self or chat in self._ignored_chats:
-                return False, Changes()
+                return None, Changes()
             self.memory.version += 1
             pair, evicted = self.usage.teach(skill, vector, caller=caller, chat=chat)
-            return True, Changes(pairs={pair.key: (pair, vector)} | dict.fromkeys(old.key for old in evicted))
+            return pair, Changes(pairs={pair.key: (pair, vector)} | dict.fromkeys(old.key for old in evicted))
 
         return await self._change(change)
 
@@ -197,12 +311,14 @@ class SearchIndex:
     async def _change(self, change: Callable[[], tuple[T, Changes]]) -> T:
         """Change the memory on a thread, then queue it for the writer; a cancellation cannot come between the two."""
 
-        def locked() -> tuple[T, Changes]:
+        def locked() -> tuple[T, Changes, Embedder]:
             with self.memory.locked():
-                return change()
+                return *change(), self.embedder
 
         async def work() -> T:
-            result, changes = await asyncio.to_thread(locked)
+            result, changes, embedder = await asyncio.to_thread(locked)
+            if embedder is not self.embedder:  # the models were switched while this thread ended
+                changes = Changes(rewrite=True, erase_pairs=changes.erase_pairs)
             # A pair may have been forgotten while this thread ended: it must not be written after its deletion.
             changes.pairs = {key: row for key, row in changes.pairs.items() if row is None or row[0] in self.usage}
             if changes:
@@ -220,10 +336,6 @@ class SearchIndex:
                     raise StoreError("the file of vectors cannot be written")
             return Contents(indexes={kind: index.copy() for kind, index in indexes.items()}, pairs=self.usage.pairs())
 
-    def _pairs(self) -> list[tuple[UsagePair, Floats]]:
-        with self.memory.locked():
-            return self.usage.pairs()
-
     def _new_file(self, kind: Kind, dimensions: int) -> VectorFile:
         """A file for the vectors of a large index. Other processes than the one that writes use one without a name."""
         if self._is_owner:
@@ -237,81 +349,117 @@ class SearchIndex:
         return pair.taught_at < now_ms() - self._usage_days * MS_PER_DAY
 
     async def _load(self, *, is_damaged: bool = False) -> None:
-        must_erase = await asyncio.to_thread(self._load_blocking, is_damaged)
+        changes = await asyncio.to_thread(self._load_blocking, is_damaged)
         self.is_loaded = True
         if self.unavailable is None:
             self.writer.open(self._loaded_signature)
-            if must_erase:
-                self.writer.queue(Changes(erase_pairs=True))
+            if changes:
+                self.writer.queue(changes)
 
-    def _load_blocking(self, is_damaged: bool) -> bool:
-        """Read the store into memory; returns whether past use on disk has expired or belongs to another model."""
+    def _load_blocking(self, is_damaged: bool) -> Changes:
+        """Read the store into memory; returns what of the store must change."""
         signature = self._store.signature()
         self.unavailable = None
         pairs: list[tuple[UsagePair, Floats]] = []
-        has_others = False
-        snapshot: Snapshot | None = None
-        failure: StoreError | None = None
+        changes = Changes()
+        source, snapshot, failure = _Source.of(self.target), None, None
+        exists = bool(signature) or self._store.exists()
         try:
-            exists = self._learn_dimensions(signature)
+            if exists:
+                source, snapshot = self._find_source(signature, is_damaged=is_damaged)
+            else:
+                self._probe()
         except StoreError as error:
             exists, failure = False, error
-        embedder, dimensions = self._embedder.id, self._embedder.dimensions_by_model
-        if exists and not is_damaged:
-            snapshot = read_snapshot(self._store.snapshot, embedder=embedder, dimensions=dimensions)
         with self.memory.locked():
-            self._reshape()
-            if is_damaged:
+            if is_damaged or source.embedder.id != self.embedder.id:
                 self.memory.drop_vectors()
                 self.tools.drop_vectors()
+            self.embedder = source.embedder
+            self.usage.forget(lambda _: True)
+            self._reshape()
             if snapshot is not None:
                 self.memory.replace_all(snapshot.indexes["skill"])
                 self.tools.replace_all(snapshot.indexes["tool"])
                 pairs = snapshot.pairs
             if exists and (snapshot is None or snapshot.signature != signature):
                 try:
-                    self._read_tables()
-                    pairs, has_others = self._store.pairs(embedder, sum(dimensions))
+                    self._read_tables(source)
+                    pairs, changes.erase_pairs = self._store.pairs(source.id, source.length)
                 except StoreError as error:
                     exists, failure = False, error
             if not exists:
                 self.memory.retain([])
                 self.tools.retain([])
+            if not exists or not self.embedder.dimensions:  # of a remote model that did not answer
                 pairs = []
-            self.usage.forget(lambda _: True)
             for pair, vector in pairs:
-                self.usage.restore(pair, vector)
+                self.usage.restore(pair, source.converted(vector))
             expired = self.usage.forget(self.is_expired)
         if failure is not None:
             self.unavailable = self._quarantine(failure)
             signature = self._store.signature()
+        elif source.columns is not None:
+            changes.rewrite = changes.erase_pairs = True
         self._loaded_signature = signature
-        return bool(expired) or has_others
+        changes.erase_pairs |= bool(expired)
+        return changes
 
     def _reshape(self) -> None:
-        self.memory.reshape(self._embedder.dimensions_by_model)
-        self.tools.reshape(self._embedder.dimensions_by_model)
+        for memory in (self.memory, self.tools, self.usage):
+            memory.reshape(self.embedder.dimensions_by_model)
 
-    def _learn_dimensions(self, signature: str) -> bool:
-        """Ask a remote model for the length of its vectors; returns whether there is a store."""
-        exists = bool(signature) or self._store.exists()
-        if self._embedder.is_remote:
-            if exists and not self._embedder.dimensions:
-                self._embedder.assume_dimensions(self._store.model())
+    def _find_source(self, signature: str, *, is_damaged: bool) -> tuple["_Source", Snapshot | None]:
+        """Whose vectors the store has, and the snapshot of them. Raises StoreError."""
+        target, stored = self.target, None
+        if target.is_remote:
+            stored = self._store.model()
+            if not target.dimensions:
+                target.assume_dimensions(stored)
+            if stored is None or stored[0] == target.id:  # else vectors of other models may serve without it
+                self._probe()
+        source = _Source.of(target)
+        snapshot = None if is_damaged else self._snapshot_of(target)
+        if snapshot is None or snapshot.signature != signature:
+            stored = stored or self._store.model()
+            if stored is not None and stored[0] != target.id:
+                source = self._source_of_other_models(*stored)
+                snapshot = None if is_damaged or source.columns is not None else self._snapshot_of(source.embedder)
+        return source, snapshot
+
+    def _snapshot_of(self, embedder: Embedder) -> Snapshot | None:
+        return read_snapshot(self._store.snapshot, embedder=embedder.id, dimensions=embedder.dimensions_by_model)
+
+    def _probe(self) -> None:
+        """Learn the length of a remote model's vectors."""
+        if self.target.is_remote:
             with suppress(EmbeddingError):  # every search asks it again
-                self._embedder.probe()
-        return exists
+                self.target.probe()
 
-    def _read_tables(self) -> None:
+    def _source_of_other_models(self, id: str, length: int) -> "_Source":
+        """What other models have made, as far as they are still installed."""
+        target = self.target
+        # Models of the target come last and win: each model is loaded once.
+        models = {model.id: model for model in (*self._installed(), *target.models)}
+        columns = columns_of(id, length, {own: model.dimensions for own, model in models.items()})
+        if not columns:
+            self._probe()
+            return _Source(embedder=target, id=id, length=length, columns={})
+        embedder = Embedder(models[own] for own in columns)
+        if embedder.id == id:
+            return _Source.of(embedder)
+        return _Source(embedder=target if embedder.id == target.id else embedder, id=id, length=length, columns=columns)
+
+    def _read_tables(self, source: "_Source") -> None:
         """Take over what differs from the memory. The same text has the same vector, so most vectors are not read."""
-        dimensions = self._embedder.dimensions
-        stored = {document.name: document for document in self._store.documents(self._embedder.id, dimensions)}
+        documents = self._store.documents(source.id, source.length) if source.columns != {} else []
+        stored = {document.name: document for document in documents}
         self.memory.retain(stored)
         self.tools.retain(stored)
         changed = stored.keys() - self._with_vector(stored)
         if changed:
-            for name, vector in self._store.vectors(changed, dimensions):
-                self._memory_of(name).put(stored[name], np.array(vector))
+            for name, vector in self._store.vectors(changed, source.length):
+                self._memory_of(name).put(stored[name], np.array(source.converted(vector)))
 
     def _with_vector(self, documents: Mapping[str, Document]) -> set[str]:
         """The names of those that are in memory like this, with a vector."""

@@ -114,6 +114,14 @@ class VectorIndex:
         self.dimensions = other.dimensions
         self.version += 1
 
+    def set_vectors(self, dimensions: Sequence[int], vectors: Sequence[Floats]) -> None:
+        """Replace the vectors of all slots, in their order, by those of other models."""
+        self.dimensions = tuple(dimensions)
+        self.vectors = MatrixVectors(self.dimensions)
+        for slot, vector in enumerate(vectors):
+            self.vectors.put(slot, vector)
+        self._changed()
+
     def drop_vectors(self) -> None:
         """Keep the words only."""
         self.vectors = MatrixVectors(self.dimensions)

@@ -3,7 +3,8 @@
 import asyncio
 import logging
 import time
-from collections.abc import Callable
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 
 from apexbridge._tasks import run_to_completion, wait_up_to
@@ -58,7 +59,7 @@ class IndexWriter:
     def __init__(
         self,
         store: LanceStore,
-        embedder: Embedder,
+        embedder: Callable[[], Embedder],
         *,
         contents: Callable[[], Contents],
         snapshot_contents: Callable[[], Contents],
@@ -116,6 +117,12 @@ class IndexWriter:
         self._stop.set()
         self._changed.set()
 
+    @asynccontextmanager
+    async def paused(self) -> AsyncIterator[None]:
+        """Write nothing while the block runs; waits for a write that has begun."""
+        async with self._lock:
+            yield
+
     async def flush(self) -> None:
         """Write pending changes now. If that fails they stay pending, and `problem` says why."""
         await run_to_completion(self._sync_and_log_errors())  # a cancelled sync would lose its changes
@@ -163,7 +170,7 @@ class IndexWriter:
             self._snapshot_due = time.monotonic() + pause
 
     def _write_blocking(self, changes: Changes) -> None:
-        embedder = self._embedder.id
+        embedder = self._embedder().id
         if changes.erase_pairs:
             self._store.snapshot.unlink(missing_ok=True)
         if changes.rewrite:
@@ -205,7 +212,7 @@ class IndexWriter:
         def write() -> None:
             contents = self._snapshot_contents()
             snapshot = Snapshot(signature=signature, indexes=contents.indexes, pairs=contents.pairs)
-            write_snapshot(self._store.snapshot, snapshot, embedder=self._embedder.id)
+            write_snapshot(self._store.snapshot, snapshot, embedder=self._embedder().id)
 
         try:
             await asyncio.to_thread(write)

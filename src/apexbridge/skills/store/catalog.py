@@ -273,6 +273,11 @@ class Catalog:
     async def live_names(self) -> set[str]:
         return {name for (name,) in await self._database.rows("SELECT name FROM skills WHERE state = 'live'")}
 
+    async def embedders(self) -> set[str]:
+        """The signatures of the models that live skills were embedded by."""
+        query = "SELECT DISTINCT embedder FROM skills WHERE state = 'live' AND embedder IS NOT NULL"
+        return {signature for (signature,) in await self._database.rows(query)}
+
     async def installed_names(self) -> set[str]:
         """The live skills of the installed root."""
         query = "SELECT name FROM skills WHERE state = 'live' AND root = ?"

@@ -1,19 +1,30 @@
-"""`apex models …`: embedding models beside the bundled ones."""
+"""`apex models …`: embedding models beside the bundled ones, and which of them search uses."""
 
+import asyncio
 from typing import Annotated, Any
 
 import typer
 
+from apexbridge.errors import InvalidInputError, ServerError
 from apexbridge.retrieval.embedders.embedder import DEFAULT_MODELS
+from apexbridge.retrieval.embedders.model_choice import read_choice
 from apexbridge.retrieval.embedders.model_sources import KNOWN_MODELS
 from apexbridge.retrieval.embedders.model_store import InstalledModel, ModelStore
 from apexbridge.settings import load_settings
+from apexbridge.surfaces.cli.client import Api
+from apexbridge.surfaces.cli.console import plural
 from apexbridge.surfaces.cli.session import DataDir, Session, command
 
 MB = 1024 * 1024
+PATH = "/api/embedding-models"
+POLL_SECONDS = 0.2
 app = typer.Typer(no_args_is_help=True, rich_markup_mode=None)
 Shared = Annotated[bool, typer.Option("--shared", help="For every data directory of this installation.")]
 ModelName = Annotated[str, typer.Argument(metavar="NAME", help="The name of the model.")]
+ModelNames = Annotated[
+    list[str] | None, typer.Argument(metavar="NAME…", help="The names of the models.", show_default=False)
+]
+Default = Annotated[bool, typer.Option("--default", help="Use the default models, as far as they are installed.")]
 
 
 @command(app, "add", connects=False)
@@ -33,32 +44,70 @@ def add(
     say = session.console.say if not session.json else (lambda text: None)
     model = _store(data_dir).add(source, name=name, shared=shared, say=say)
     added = model.card.name
-    chosen = "" if added in DEFAULT_MODELS else f"APEX_EMBEDDING_MODELS={DEFAULT_MODELS[0]},{added} and "
+    choice = "--default" if added in DEFAULT_MODELS else f"{DEFAULT_MODELS[0]} {added}"
     session.report(
         _view(model),
-        f"{added} is added: {model.card.dimensions} dimensions, {_size(model) // MB} MB. "
-        f"It is used after {chosen}a restart; every skill is embedded again then.",
+        f"{added} is added: {model.card.dimensions} dimensions, {model.size // MB} MB. "
+        f"Use it: apex models use {choice}",
     )
 
 
-@command(app, "list", "ls", connects=False)
-def list_models(session: Session, data_dir: DataDir = None) -> None:
-    """List the added models."""
-    models, problems = _store(data_dir).models()
-    rows = [(model.card.name, model.card.dimensions, f"{_size(model) // MB} MB", model.card.source) for model in models]
-    session.table(
-        [_view(model) for model in models],
-        ("NAME", "DIMENSIONS", "SIZE", "SOURCE"),
-        rows,
-        empty="No model is added. The bundled ones are used.",
-    )
-    session.console.warn(list(problems.values()))
+@command(app, "list", "ls")
+def list_models(session: Session) -> None:
+    """List the embedding models, and which of them search uses."""
+    found = session.ask("GET", PATH, creates=True)
+    rows = [
+        (
+            model["name"],
+            model["dimensions"],
+            f"{model['bytes'] // MB} MB" if model["bytes"] is not None else "bundled",
+            model["inUse"],
+            model["source"],
+        )
+        for model in found["models"]
+    ]
+    session.table(found, ("NAME", "DIMENSIONS", "SIZE", "IN USE", "SOURCE"), rows, empty="")
+    if change := found["change"]:
+        session.console.say(
+            f"{change['done']} of {change['total']} skills are embedded for {' + '.join(change['models'])}"
+        )
+    session.console.warn([*found["problems"], *([change["problem"]] if change and change["problem"] else [])])
+
+
+@command(app, "use")
+def use(session: Session, names: ModelNames = None, default: Default = False) -> None:
+    """Choose the models that search uses, and embed all skills again. Until then, search uses the old models."""
+    if bool(names) == default:
+        raise InvalidInputError("Name the models, or choose the default ones: apex models use --default")
+
+    async def work(api: Api) -> dict[str, Any]:
+        state: dict[str, Any] = await api.ask("PUT", PATH, json={"models": names})
+        with session.console.progress_bar("embedding skills") as progress:
+            while (change := state["change"]) is not None:
+                if change["problem"]:
+                    raise ServerError(
+                        f"{change['problem']} The choice is stored, and search goes on with "
+                        f"{' + '.join(state['inUse'])}. Choose others: apex models use --default",
+                        code="NOT_READY",
+                    )
+                progress(change["done"], change["total"])
+                await asyncio.sleep(POLL_SECONDS)
+                state = await api.ask("GET", PATH)
+        return state
+
+    state = session.call(work)
+    dropped = state["droppedRequests"]
+    lost = f". {plural(dropped, 'past request')} had to be dropped: no text of them is recorded" if dropped else ""
+    session.report(state, f"Search uses {' + '.join(state['inUse'])}{lost}")
 
 
 @command(app, "remove", "rm", connects=False)
 def remove(session: Session, name: ModelName, data_dir: DataDir = None) -> None:
     """Remove an added model."""
-    _store(data_dir).remove(name)
+    settings = load_settings(data_dir=data_dir)
+    if name in read_choice(settings.data_dir):
+        raise InvalidInputError(f"{name} is chosen for search. Choose others first: apex models use --default")
+    ModelStore(settings.data_dir).remove(name)
     session.report({"name": name}, f"{name} is removed")
 
 
@@ -67,8 +116,4 @@ def _store(data_dir: str | None) -> ModelStore:
 
 
 def _view(model: InstalledModel) -> dict[str, Any]:
-    return {**model.card.model_dump(mode="json"), "folder": str(model.folder), "bytes": _size(model)}
-
-
-def _size(model: InstalledModel) -> int:
-    return sum(path.stat().st_size for path in model.folder.rglob("*") if path.is_file())
+    return {**model.card.model_dump(mode="json"), "folder": str(model.folder), "bytes": model.size}

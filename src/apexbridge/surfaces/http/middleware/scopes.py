@@ -41,12 +41,13 @@ _ADMINISTRATION = (
     "/api/mcp",
     "/api/doctor",
     "/api/status",
+    "/api/embedding-models",
     "/api/settings",
     "/api/insights/searches",
     "/api/insights/tokens",
 )
 """Admin even for reads: keys, the audit log, pending approvals, chats and secrets of all callers, MCP servers, the
-state and settings of the server, what was searched for, tokens."""
+state, models and settings of the server, what was searched for, tokens."""
 
 
 def required_scope(method: str, path: str) -> KeyScope | None:
