@@ -1,5 +1,6 @@
 """`apex models`: the choice of embedding models, on a stopped data directory, with a running server and over HTTP."""
 
+import errno
 import json
 import signal
 import threading
@@ -230,7 +231,7 @@ def test_search_goes_on_while_skills_are_embedded_again_and_after_a_kill(
 
 
 @pytest.mark.anyio
-async def test_models_are_chosen_over_http(models: Path, data_dir: Path) -> None:
+async def test_models_are_chosen_over_http(models: Path, data_dir: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     async with Bridge.open(Settings(data_dir=data_dir), watch=False) as bridge, client_of(bridge) as client:
         chosen = await client.put("/api/embedding-models", json={"models": ["one"]})
         assert chosen.status_code == 200, chosen.text
@@ -250,7 +251,16 @@ async def test_models_are_chosen_over_http(models: Path, data_dir: Path) -> None
             refused = await client.put("/api/embedding-models", json=body)
             assert (refused.status_code, refused.json()["code"]) == (status, "INVALID_INPUT"), body
         assert (await client.get("/api/embedding-models")).json()["chosen"] == ["one"]
-        await until(lambda: bridge.is_indexed)
+
+        def full(*_: object, **__: object) -> None:
+            raise OSError(errno.ENOSPC, "No space left on device")
+
+        with monkeypatch.context() as disk:
+            disk.setattr("apexbridge.retrieval.embedders.model_choice.replace_file", full)
+            refused = await client.put("/api/embedding-models", json={"models": ["two"]})
+            assert (refused.status_code, refused.json()["code"]) == (507, "STORAGE_FULL")
+        after = (await client.get("/api/embedding-models")).json()
+        assert (after["chosen"], after["inUse"], after["change"]) == (["one"], ["one"], None)
         rows = await bridge.skills.store.catalog.embedders()
         assert {row.partition("@")[0] for row in rows} == {"one"}
 
