@@ -221,8 +221,6 @@ def test_vectors_without_variance_are_ranked(kind: str) -> None:
         names = found(index, embedder, "merge invoices", count=5)
     assert len(names) == 5
     assert all(name.startswith("x-") for name in names)
-    if kind == "identical":
-        assert names == [f"x-{number}" for number in range(5)]
     if kind == "two kinds":
         assert all(int(name[2:]) % 2 == 0 for name in names)
 

@@ -30,7 +30,7 @@ KNOWN_LITTLE, KNOWN_ENOUGH, KNOWN_WELL = 0.1, 0.3, 0.7
 """Share of the request's words that the index has. If low, the skills are in another language."""
 COMPARED, COMPARED_BY_MODEL = 512, 32
 """In a large index, skills that are compared exactly: the best by approximate scores, and the nearest of each model."""
-MIN_SPREAD = 1e-6
+MIN_SPREAD = 1e-9
 """Below this difference all values count as equal."""
 USAGE_WEIGHT = 0.5
 USAGE_FAR, USAGE_NEAR = 0.35, 0.7

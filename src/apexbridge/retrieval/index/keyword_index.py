@@ -339,7 +339,7 @@ def _is_plain(word: str) -> bool:
 
 
 def _grown(array: NDArray[Any], size: int) -> NDArray[Any]:
-    """The array with room for so many entries."""
+    """The array with room for at least `size` entries."""
     if size <= len(array):
         return array
     return np.concatenate((array, np.zeros(max(64, size, 2 * len(array)) - len(array), array.dtype)))
