@@ -19,6 +19,7 @@ from numpy.typing import NDArray
 from apexbridge._fair_queue import Turns
 from apexbridge.errors import InvalidInputError, ServerError
 from apexbridge.retrieval.config import MAX_LIMIT, RetrievalSettings
+from apexbridge.retrieval.confusable import Compared, ConfusablePairs, ConfusableReport
 from apexbridge.retrieval.documents import Document, FactsOf, Searchable
 from apexbridge.retrieval.embedders.embedder import Embedder, RequestVectors
 from apexbridge.retrieval.embedders.model import EmbeddingError, Floats
@@ -93,6 +94,9 @@ class ToolRetrievalService:
         self._model_problem: str | None = None
         self._rankings: OrderedDict[tuple[object, ...], _Ranking] = OrderedDict()
         self._ranked_version = 0
+        self._confusable: tuple[int, ConfusablePairs] | None = None
+        """With the version of the index."""
+        self._comparing = asyncio.Lock()
 
     def running(self) -> AbstractAsyncContextManager[None]:
         """Keep the copy on disk up to date while the block runs."""
@@ -346,6 +350,37 @@ class ToolRetrievalService:
                 )
             )
         return previews
+
+    async def confusable(self, *, page: int = 1, limit: int = 50, caller: str = "") -> ConfusableReport:
+        """Pairs of skills and tools that requests may confuse, the most similar first. Disabled ones are left out."""
+        await self.wake()
+        async with self._comparing:  # seconds for thousands of skills, so it is done once for each change
+            version = self._index.version
+            if self._confusable is None or self._confusable[0] != version:
+                self._confusable = version, await self._in_turn(caller, self._compare)
+            _, found = self._confusable
+        names = {found.documents[number].name for pair in found.scored for number in (pair.first, pair.second)}
+        facts = await self.facts(names) if self.facts and names else None
+        shown = {name for name in names if facts is None or (name in facts and facts[name].enabled)}
+        pairs = [
+            pair
+            for pair in found.scored
+            if found.documents[pair.first].name in shown and found.documents[pair.second].name in shown
+        ]
+        chosen = pairs[(page - 1) * limit : page * limit]
+        return ConfusableReport(
+            pairs=await self._in_turn(caller, lambda: [found.described(pair) for pair in chosen]),
+            total=len(pairs),
+            page=page,
+            limit=limit,
+            compared=len(found.documents),
+            warnings=found.warnings,
+        )
+
+    def _compare(self) -> ConfusablePairs:
+        with self._index.memory.locked():
+            compared = Compared.copy_of([self._index.memory, self._index.tools])
+        return ConfusablePairs(compared, self._embedder.models)
 
     def _rank(
         self, text: str, count: int, tags: frozenset[str], mode: SearchMode, for_model: bool, kind: Kind, caller: str
