@@ -20,12 +20,13 @@ from apexbridge._fair_queue import Turns
 from apexbridge.errors import InvalidInputError, ServerError
 from apexbridge.retrieval.config import MAX_LIMIT, RetrievalSettings
 from apexbridge.retrieval.confusable import Compared, ConfusablePairs, ConfusableReport
-from apexbridge.retrieval.documents import Document, FactsOf, Searchable
+from apexbridge.retrieval.documents import Document, FactsOf, Searchable, kind_of
 from apexbridge.retrieval.embedders.embedder import Embedder, RequestVectors
 from apexbridge.retrieval.embedders.model import EmbeddingError, Floats
 from apexbridge.retrieval.index.search_index import SearchIndex
 from apexbridge.retrieval.kinds import Kind
 from apexbridge.retrieval.matches import RankPreview, SearchAnswer, SearchMode, SkillMatch, confidence, explain
+from apexbridge.retrieval.past_requests import PastPreview, PastRequests, compare
 from apexbridge.retrieval.ranking import Candidate, Request, best_of, rank, rank_of_slot, scores_of_all
 from apexbridge.retrieval.text import visible, words_by_token
 from apexbridge.retrieval.usage import request_vector
@@ -350,6 +351,47 @@ class ToolRetrievalService:
                 )
             )
         return previews
+
+    async def preview_past(
+        self, skill: Searchable, *, owner: str | None = None, texts: Sequence[str] = (), caller: str = ""
+    ) -> PastPreview | None:
+        """What past requests would win and lose, if a skill were indexed like this. Changes nothing.
+
+        With an `owner`, only what search uses for this caller. `texts` are requests that may be shown, if they are
+        among the past ones. None if meaning cannot be compared now.
+        """
+        (vector,) = await self.embed([skill])
+        if vector is None:
+            return None
+        return await self._in_turn(
+            caller, partial(self._preview_past, Document.from_skill(skill), vector, owner, texts)
+        )
+
+    def _preview_past(
+        self, document: Document, vector: Floats, owner: str | None, texts: Sequence[str]
+    ) -> PastPreview | None:
+        name, settings = document.name, self.settings
+        with self._index.memory.locked() as memory:
+            pairs = [
+                (pair, stored)
+                for pair, stored in (self._index.usage.pairs() if settings.usage_memory else ())
+                if kind_of(pair.skill) == "skill"  # tools are ranked apart
+                and (owner is None or settings.usage_memory_shared or pair.caller == owner)
+            ]
+            slot = memory.slot(name)
+            is_embedded = slot is not None and bool(memory.has_vector[slot])
+            old = document if slot is None else memory.documents[slot]
+            before = memory.with_document(old, memory.vector(slot) if slot is not None and is_embedded else None)
+            after = memory.with_document(document, vector)
+        if slot is None:
+            before.drop([name])
+        past = PastRequests(name, pairs)
+        try:
+            requests = past.requests(self._embedder, [_checked(text) for text in texts])
+        except EmbeddingError as error:
+            self._set_model_problem(str(error))
+            return None
+        return compare(name, before, after, self._embedder.models, requests, left_out=past.left_out)
 
     async def confusable(self, *, page: int = 1, limit: int = 50, caller: str = "") -> ConfusableReport:
         """Pairs of skills and tools that requests may confuse, the most similar first. Disabled ones are left out."""
