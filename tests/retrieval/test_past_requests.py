@@ -1,12 +1,14 @@
 """What a new description wins and loses over past requests."""
 
 from collections.abc import AsyncIterator
+from dataclasses import replace
 
 import pytest
 
 from apexbridge.retrieval import past_requests
 from apexbridge.retrieval.documents import Document, tool_key
 from apexbridge.retrieval.past_requests import PastPreview
+from apexbridge.retrieval.ranking import Request, rank_of_slot, ranks_by_meaning
 from apexbridge.retrieval.service import ToolRetrievalService
 from tests.retrieval.conftest import LIBRARY, Searching
 
@@ -154,3 +156,16 @@ async def test_only_the_newest_past_requests_are_compared(
     past = await preview(service, BREAD, texts=RAIN)
     assert (past.own.requests, past.others.requests, past.left_out) == (2, 1, 2)
     assert {changed.request for changed in past.changed} == set(RAIN[1:])
+
+
+async def test_many_requests_are_ranked_at_once_as_one_by_one(service: ToolRetrievalService) -> None:
+    requests = [service._embedder.embed_request(text) for text in (*RAIN, *MERGE, "什么天气")]
+    models = service._embedder.models
+    whole = [tuple(own and replace(own, clauses=own.clauses[:0]) for own in vectors) for vectors in requests]
+    with service._index.memory.locked() as memory:
+        slots = [number % len(memory) for number in range(len(whole))]
+        one_by_one = [
+            rank_of_slot(memory, models, Request(text="", vectors=vectors), slot)
+            for vectors, slot in zip(whole, slots, strict=True)
+        ]
+        assert ranks_by_meaning(memory, models, whole, slots) == one_by_one

@@ -13,14 +13,16 @@ from pydantic import Field
 from apexbridge.retrieval.embedders.embedder import Embedder, ModelVectors, RequestVectors
 from apexbridge.retrieval.embedders.model import Floats, Model
 from apexbridge.retrieval.index.vector_index import VectorIndex
-from apexbridge.retrieval.ranking import Request, rank_of_slot
+from apexbridge.retrieval.ranking import Request, rank_of_slot, ranks_by_meaning
 from apexbridge.retrieval.usage import SAME_COSINE, UsagePair, request_vector
 from apexbridge.wire import WireModel
 
 FIRST_FIVE = 5
-MAX_OWN, MAX_OTHERS = 100, 200
+MAX_OWN, MAX_OTHERS = 100, 500
 """Past requests of the skill, and of all others, that are ranked: the newest."""
 MAX_LISTED = 20
+BLOCK = 64
+"""Requests that are compared with all skills at a time."""
 
 
 class RankTally(WireModel):
@@ -137,17 +139,14 @@ def compare(
     left_out: int,
 ) -> PastPreview:
     """Rank the right skill of each request with the old and with the new description of the skill `name`."""
-    ranks = [
-        (past, _rank(before, models, past), rank)
-        for past in requests
-        if (rank := _rank(after, models, past)) is not None  # else it is not indexed
-    ]
+    pairs = zip(requests, _ranks_in(before, models, requests), _ranks_in(after, models, requests), strict=True)
+    ranks = [(past, old, new) for past, old, new in pairs if new is not None]  # else it is not indexed
     own = [(old, new) for past, old, new in ranks if past.skill == name]
     others: dict[str, list[tuple[int | None, int]]] = {}
     for past, old, new in ranks:
         if past.skill != name:
             others.setdefault(past.skill, []).append((old, new))
-    harmed = [_harmed(skill, pairs) for skill, pairs in others.items()]
+    harmed = [_harmed(skill, own_ranks) for skill, own_ranks in others.items()]
     changed = [
         PastRank(request=past.request.text, name=past.skill, before=old, after=new)
         for past, old, new in ranks
@@ -155,7 +154,7 @@ def compare(
     ]
     return PastPreview(
         own=_ranks(own),
-        others=_ranks([pair for pairs in others.values() for pair in pairs]),
+        others=_ranks([pair for own_ranks in others.values() for pair in own_ranks]),
         harmed=sorted(
             (skill for skill in harmed if skill.first or skill.first_five),
             key=lambda skill: (-skill.first_five, -skill.first, skill.name),
@@ -165,9 +164,22 @@ def compare(
     )
 
 
-def _rank(memory: VectorIndex, models: Sequence[Model], past: PastRequest) -> int | None:
-    slot = memory.slot(past.skill)
-    return None if slot is None else rank_of_slot(memory, models, past.request, slot)
+def _ranks_in(memory: VectorIndex, models: Sequence[Model], requests: Sequence[PastRequest]) -> list[int | None]:
+    """The rank of the right skill of each request; None if it is not indexed."""
+    ranks: list[int | None] = [None] * len(requests)
+    slots = [memory.slot(past.skill) for past in requests]
+    by_vector: list[tuple[int, int, RequestVectors]] = []
+    for number, (past, slot) in enumerate(zip(requests, slots, strict=True)):
+        if slot is not None and past.request.text:
+            ranks[number] = rank_of_slot(memory, models, past.request, slot)
+        elif slot is not None and past.request.vectors is not None:
+            by_vector.append((number, slot, past.request.vectors))
+    for start in range(0, len(by_vector), BLOCK):
+        block = by_vector[start : start + BLOCK]
+        found = ranks_by_meaning(memory, models, [vectors for *_, vectors in block], [slot for _, slot, _ in block])
+        for (number, *_), rank in zip(block, found, strict=True):
+            ranks[number] = rank
+    return ranks
 
 
 def _is_within(rank: int | None, limit: int) -> bool:

@@ -112,6 +112,20 @@ def rank_of_slot(memory: VectorIndex, models: Sequence[Model], request: Request,
     return _rank_in(scores_of_all(memory, models, request), slot)
 
 
+def ranks_by_meaning(
+    memory: VectorIndex, models: Sequence[Model], requests: Sequence[RequestVectors], slots: Sequence[int]
+) -> list[int]:
+    """For each request the rank of one skill, by meaning alone, all at once. The caller holds the index's lock."""
+    weights = [_model_weights(models, vectors) for vectors in requests]
+    score = np.zeros((len(requests), len(memory)), np.float32)
+    for model, size in enumerate(memory.dimensions):
+        unread = np.zeros(size, np.float32)
+        wholes = np.stack([unread if (own := vectors[model]) is None else own.whole for vectors in requests])
+        for row, cosines in enumerate(wholes @ memory.matrix(model).T):
+            score[row] += weights[row][model] * _spread(cosines, memory.has_vector)
+    return [_rank_in(score[row], slot) for row, slot in enumerate(slots)]
+
+
 def scores_of_all(memory: VectorIndex, models: Sequence[Model], request: Request) -> Floats:
     """The score of each slot. The caller holds the index's lock."""
     return _scores(memory, models, _adapted(memory, request), lexical=True)[0]
