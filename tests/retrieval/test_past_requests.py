@@ -158,6 +158,7 @@ async def test_only_the_newest_past_requests_are_compared(
     assert {changed.request for changed in past.changed} == set(RAIN[1:])
 
 
+@pytest.mark.computes_in_loop
 async def test_many_requests_are_ranked_at_once_as_one_by_one(service: ToolRetrievalService) -> None:
     requests = [service._embedder.embed_request(text) for text in (*RAIN, *MERGE, "什么天气")]
     models = service._embedder.models
