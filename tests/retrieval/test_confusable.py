@@ -33,7 +33,7 @@ async def test_a_library_of_different_skills_has_no_confusable_pair(service: Too
     assert (report.pairs, report.total, report.compared, report.warnings) == ([], 0, len(LIBRARY), [])
 
 
-async def test_two_skills_for_the_same_are_reported_with_what_tells_them_apart(service: ToolRetrievalService) -> None:
+async def test_two_skills_for_the_same_are_reported_with_the_words_that_differ(service: ToolRetrievalService) -> None:
     await service.index_skill(JOINER)
     pair = await only_pair(service)
     assert (pair.first.name, pair.second.name, pair.duplicate) == ("pdf-merge", "pdf-joiner", False)
@@ -43,7 +43,7 @@ async def test_two_skills_for_the_same_are_reported_with_what_tells_them_apart(s
     assert set(pair.shared_words) == {"pdf", "files", "into", "one"}
 
 
-async def test_an_equal_description_is_a_duplicate_whatever_its_case_and_white_space(
+async def test_an_equal_description_is_a_duplicate_in_any_case_and_white_space(
     service: ToolRetrievalService,
 ) -> None:
     await service.index_skill(Document(name="forecast", description="weather  forecast\nfor a City"))
@@ -67,7 +67,7 @@ async def test_chinese_skills_are_compared_by_the_model_that_reads_chinese(servi
     assert names(await service.confusable()) == [("invoices", "bills")]
 
 
-async def test_skills_of_one_pattern_are_told_apart_by_the_word_that_differs(searching: Searching) -> None:
+async def test_skills_of_one_pattern_are_not_confusable_if_one_word_differs(searching: Searching) -> None:
     pattern = "Automate {} tasks through the gateway. Always search the tools first for the current schemas."
     services = (*SERVICES, *MORE_SERVICES, *EVEN_MORE_SERVICES)
     async with searching.open() as service:

@@ -99,7 +99,7 @@ async def test_a_preview_of_past_requests_changes_nothing_in_the_index(service: 
     assert (await service.find_relevant_skills(RAIN[0]))[0].name == "alpha"
 
 
-async def test_texts_are_shown_only_if_they_are_past_requests_and_change_a_place(service: ToolRetrievalService) -> None:
+async def test_texts_are_shown_only_if_they_are_past_requests_and_change_a_rank(service: ToolRetrievalService) -> None:
     await teach(service, "alpha", RAIN)
     past = await preview(service, BREAD, texts=[RAIN[0], "bake some bread"])
     (changed,) = past.changed

@@ -45,7 +45,7 @@ async def test_confusable_pairs_are_listed_over_http_in_pages(bridge: Bridge) ->
         assert (await client.get("/api/insights/confusable", params={"limit": 0})).status_code == 422
 
 
-def test_the_command_lists_pairs_with_what_tells_them_apart_and_what_to_do(apex: Apex, team: Path) -> None:
+def test_the_command_lists_pairs_with_the_words_that_differ_and_what_to_do(apex: Apex, team: Path) -> None:
     assert apex("skills", "import", team).code == 0
     shown = apex("skills", "doctor", "--confusable")
     assert shown.code == 0

@@ -2,7 +2,7 @@
 
 Two are compared as search compares a request with them: by the meaning and by the words of name, description and tags.
 What counts is how far a pair stands out. Hundreds of skills whose descriptions follow one pattern are near each other,
-and are told apart by the one word that differs.
+but requests distinguish them by the one word that differs.
 """
 
 import math
