@@ -101,7 +101,7 @@ async def test_a_preview_of_past_requests_changes_nothing_in_the_index(service: 
 
 async def test_texts_are_shown_only_if_they_are_past_requests_and_change_a_rank(service: ToolRetrievalService) -> None:
     await teach(service, "alpha", RAIN)
-    past = await preview(service, BREAD, texts=[RAIN[0], "bake some bread"])
+    past = await preview(service, BREAD, texts=[RAIN[0], "bake some bread", "\x00"])
     (changed,) = past.changed
     assert (changed.request, changed.name, changed.before) == (RAIN[0], "alpha", 1)
     assert changed.after > 1

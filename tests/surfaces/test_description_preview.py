@@ -1,5 +1,6 @@
 """What a new description wins and loses over past requests, over HTTP and on the command line."""
 
+import json
 from pathlib import Path
 from typing import Any
 
@@ -7,9 +8,11 @@ import anyio
 import httpx
 import pytest
 
+from apexbridge._time import now_ms
 from apexbridge.bridge import Bridge
 from apexbridge.retrieval.embedders.embedder import Embedder
 from apexbridge.settings import Settings
+from apexbridge.storage.chat_store import ChatRow
 from tests.conftest import client_of
 from tests.making import skill_zip, write_skill
 from tests.surfaces.conftest import Apex
@@ -79,6 +82,33 @@ async def test_a_preview_with_requests_leaves_past_ones_out(filled_bridge: Bridg
         answer = (await client.post(PREVIEW, json={"description": BREAD, "requests": [RAIN]})).json()
     assert answer["past"] is None
     assert [rank["before"] for rank in answer["ranks"]] == [1]
+
+
+@pytest.mark.anyio
+async def test_texts_of_recorded_chats_are_shown(data_dir: Path, embedder: Embedder) -> None:
+    settings = Settings(data_dir=data_dir, chat_records="full")
+    messages = ["odd", {"role": "user", "content": "hello"}, {"role": "user", "content": RAIN}, {"role": "assistant"}]
+    chat = ChatRow(
+        id="chat-1",
+        caller="",
+        model="m",
+        upstream="u",
+        started_at=now_ms(),
+        duration_ms=1,
+        is_stream=False,
+        turns=1,
+        calls=1,
+        stop_cause="answered",
+        outcome="answered",
+        messages=json.dumps(messages),
+    )
+    async with Bridge.open(settings, watch=False, embedder=embedder) as bridge:
+        for name, description in SKILLS.items():
+            await bridge.skills.install_skill(skill_zip(name, description=description))
+        await bridge.retrieval.remember(RAIN, "alpha", succeeded=True)
+        bridge.chats.keep(chat)
+        async with client_of(bridge) as client:
+            assert [changed["request"] for changed in (await past_of(client, BREAD))["changed"]] == [RAIN]
 
 
 # ------------------------------------------------------------------------------------------------------------- keys

@@ -387,7 +387,7 @@ class ToolRetrievalService:
             before.drop([name])
         past = PastRequests(name, pairs)
         try:
-            requests = past.requests(self._embedder, [_checked(text) for text in texts])
+            requests = past.requests(self._embedder, [text for one in texts if (text := visible(one))])
         except EmbeddingError as error:
             self._set_model_problem(str(error))
             return None

@@ -1,9 +1,10 @@
 """Records of chat requests: written in the background, listed, and deleted after the retention time."""
 
 import asyncio
+import json
 import logging
 import sqlite3
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Protocol
 
 from apexbridge._tasks import run_to_completion
@@ -17,6 +18,7 @@ from apexbridge.agent.records.chat_views import (
     summary,
     totals,
 )
+from apexbridge.agent.usage_feedback import last_question
 from apexbridge.errors import RequestError
 from apexbridge.storage.chat_store import ChatFilter, ChatRow, ChatStore
 from apexbridge.storage.database import WriteBehind
@@ -28,6 +30,7 @@ MAX_WAITING_BYTES = 64 * 1024 * 1024
 """Limits of what waits for a slow disk. Further records are dropped and counted."""
 BATCH = 500
 SWEEP_SECONDS = 3600
+MAX_RECENT = 100
 DEFAULT_DAYS = 30
 DEFAULT_LIMIT = 50
 logger = logging.getLogger(__name__)
@@ -136,6 +139,13 @@ class ChatRecords:
         """One record with all its steps. Raises CHAT_NOT_FOUND."""
         row = await self._find(identity)
         return detail(row, self._key_name(row.caller))
+
+    async def recent_requests(self) -> Sequence[str]:
+        """What users asked for in the newest requests, as far as texts are recorded and can be past use."""
+        await self._flush()
+        recorded = await self._store.recent_messages(MAX_RECENT)
+        texts = await asyncio.to_thread(lambda: [last_question(json.loads(messages)) for messages in recorded])
+        return list(dict.fromkeys(filter(None, texts)))
 
     async def statistics(self, *, days: int = DEFAULT_DAYS) -> ChatStatistics:
         """Totals of the last days, overall and by model."""

@@ -155,6 +155,8 @@ async def preview_description(
         ranks = await bridge.retrieval.preview(document, body.requests, caller=caller)
         return DescriptionPreview(ranks=ranks, past=None)
     owner = bridge.keys.reach(caller)
-    texts = await bridge.insights.recorded_requests() if owner is None else []  # of all callers
+    texts: list[str] = []
+    if owner is None:  # they are those of all callers
+        texts = [*await bridge.insights.recorded_requests(), *await bridge.chats.recent_requests()]
     past = await bridge.retrieval.preview_past(document, owner=owner, texts=texts, caller=caller)
     return DescriptionPreview(ranks=[], past=past)
