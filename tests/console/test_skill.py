@@ -575,6 +575,20 @@ def test_a_description_shows_its_places_before_it_is_saved(console: Console, ope
     expect(page.get_by_text("Add a request to see")).to_be_visible()
 
 
+def test_a_description_shows_what_past_requests_win_and_lose(console: Console, open_page: OpenPage) -> None:
+    console.install("past-alpha", description="Weather forecast for a city")
+    console.install("past-beta", description="Statistics of the climate in the past")
+    request = "weather forecast for Paris"
+    console.ask("POST", "/api/skills/remember", json={"request": request, "name": "past-alpha"})
+    console.ask("POST", "/api/skills/search", json={"query": request})
+    page = open_page(console, "#/skills/past-alpha/edit").page
+    expect(page.get_by_text("Past requests", exact=True)).to_be_visible()
+    expect(page.get_by_text("In the first place for 1 → 1")).to_be_visible()
+    page.get_by_role("textbox", name="Description").fill("Bakes bread and cakes")
+    expect(page.get_by_text("In the first place for 1 → 0")).to_be_visible()
+    expect(page.get_by_text(request)).to_be_visible()
+
+
 def test_a_description_has_a_limit(console: Console, open_page: OpenPage) -> None:
     console.install("limit-skill", description="Short.")
     page = open_page(console, "#/skills/limit-skill/edit").page

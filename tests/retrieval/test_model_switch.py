@@ -19,6 +19,7 @@ from apexbridge.retrieval.embedders.model_choice import CHOICE_FILE, read_choice
 from apexbridge.retrieval.embedders.model_store import ModelStore
 from apexbridge.retrieval.embedders.onnx_model import OnnxModel
 from apexbridge.retrieval.index.lance_store import Contents, LanceStore, StoreError
+from apexbridge.retrieval.index.vector_index import VectorIndex
 from apexbridge.retrieval.service import ToolRetrievalService
 from apexbridge.retrieval.usage import UsagePair, same_text_cosines
 from tests.retrieval.tiny_model import DIMENSIONS, write_model
@@ -499,9 +500,10 @@ async def test_a_crash_during_the_switch_leaves_the_old_or_the_new_index(
         raise KilledError
 
     store = LanceStore(models.data_dir / "skills.lance")
-    contents = Contents(
-        skills=list(zip(LIBRARY, Embedder([models.two]).embed_documents(LIBRARY), strict=True)), pairs=[]
-    )
+    index = VectorIndex(Embedder([models.two]).dimensions_by_model)
+    for document, vector in zip(LIBRARY, Embedder([models.two]).embed_documents(LIBRARY), strict=True):
+        index.put(document, vector)
+    contents = Contents(indexes={"skill": index}, pairs=[])
     with monkeypatch.context() as crash:
         crash.setattr("apexbridge.retrieval.index.lance_store.exchange", exchange_and_die)
         with pytest.raises(KilledError):

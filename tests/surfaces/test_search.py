@@ -438,4 +438,4 @@ async def test_a_preview_with_lone_surrogates_is_answered(client: httpx.AsyncCli
     body = rb'{"description": "rain", "requests": ["rain \ud800 in Paris"]}'
     response = await client.post(PREVIEW, content=body, headers=headers)
     assert response.json()["ranks"][0]["request"] == "rain ? in Paris"
-    assert (await client.post(PREVIEW, json={"description": "rain"})).json() == {"ranks": []}
+    assert (await client.post(PREVIEW, json={"description": "rain"})).json()["ranks"] == []

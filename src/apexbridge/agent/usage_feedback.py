@@ -31,7 +31,7 @@ class UsageFeedback:
         """Record the successful runs of an answered request."""
         if self._teach is None or len(self._waiting) >= MAX_WAITING:
             return
-        asked = question(request.messages)
+        asked = last_question(request.messages)
         queries: dict[str, str] = {}
         for outcome in outcomes:
             if outcome.tool == "vector-search" and outcome.succeeded:
@@ -55,9 +55,11 @@ class UsageFeedback:
             logger.warning("the use of %s was not recorded: %s", skill, error)
 
 
-def question(messages: Sequence[dict[str, Any]]) -> str:
+def last_question(messages: Sequence[Any]) -> str:
     """The last user message if it is short."""
-    asked = next((message for message in reversed(messages) if message["role"] == "user"), None)
+    asked = next(
+        (message for message in reversed(messages) if isinstance(message, dict) and message.get("role") == "user"), None
+    )
     text = text_of(asked.get("content")).strip() if asked else ""
     return text if len(text) <= MAX_CHARACTERS else ""
 

@@ -7,13 +7,14 @@ from typing import Literal
 from pydantic import Field
 
 from apexbridge._time import MS_PER_DAY, from_ms
-from apexbridge.storage.call_days import CallDays, CallFigures, today
+from apexbridge.storage.call_days import KEEP_DAYS, CallDays, CallFigures, today
 from apexbridge.storage.chat_store import ChatStore
-from apexbridge.storage.search_store import SearchRecords
+from apexbridge.storage.search_store import MAX_QUERY_CHARACTERS, SearchRecords
 from apexbridge.wire import WireModel
 
 Period = Literal["day", "week"]
 SkillOrder = Literal["calls", "failures", "slowest", "unused"]
+MAX_RECORDED_REQUESTS = 100
 _EPOCH = date(1970, 1, 1)
 _FIRST_MONDAY = 4
 """1970-01-05, in days since 1970."""
@@ -156,6 +157,11 @@ class Insights:
             for row in rows
         ]
         return SearchInsights(searches=searches, total=total, recorded=self._records_searches)
+
+    async def recorded_requests(self) -> list[str]:
+        """Texts that were searched for, the most frequent first, as far as they were recorded as a whole."""
+        rows, _ = await self._searches.list(days=KEEP_DAYS, without_results=False, limit=MAX_RECORDED_REQUESTS)
+        return [row.query for row in rows if len(row.query) < MAX_QUERY_CHARACTERS]
 
     async def tokens(self, *, by: Period, days: int) -> TokenInsights:
         since, step = _range(by, days)

@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 
 from apexbridge.retrieval.embedders.embedder import RequestVectors
 from apexbridge.retrieval.embedders.model import Floats, Model
+from apexbridge.retrieval.index.slot_vectors import in_batches
 from apexbridge.retrieval.index.vector_index import VectorIndex
 from apexbridge.retrieval.text import has_cjk, tokens, translated
 from apexbridge.retrieval.usage import PastUse
@@ -110,6 +111,26 @@ def rank(
 def rank_of_slot(memory: VectorIndex, models: Sequence[Model], request: Request, slot: int) -> int:
     """The rank of one skill among all, 1 being the best. The caller holds the index's lock."""
     return _rank_in(scores_of_all(memory, models, request, slot=slot), slot)
+
+
+def ranks_by_meaning(
+    memory: VectorIndex, models: Sequence[Model], requests: Sequence[RequestVectors], slots: Sequence[int]
+) -> list[int]:
+    """For each request the rank of one skill, by meaning alone, all at once. The caller holds the index's lock."""
+    has_vector = memory.has_vector
+    cosines = [np.zeros((len(requests), len(memory)), np.float32) for _ in models]
+    for batch in in_batches(np.flatnonzero(has_vector)):
+        columns = np.split(memory.vectors.vectors(batch), np.cumsum(memory.dimensions)[:-1], axis=1)
+        for model, (found, vectors) in enumerate(zip(cosines, columns, strict=True)):
+            unread = np.zeros(vectors.shape[1], np.float32)
+            wholes = [unread if (own := request[model]) is None else own.whole for request in requests]
+            found[:, batch] = np.stack(wholes) @ vectors.T
+    ranks = []
+    for row, (request, slot) in enumerate(zip(requests, slots, strict=True)):
+        weights = _model_weights(models, request)
+        scores = [weight * _spread(found[row], has_vector) for weight, found in zip(weights, cosines, strict=True)]
+        ranks.append(_rank_in(np.sum(scores, axis=0), slot))
+    return ranks
 
 
 def scores_of_all(memory: VectorIndex, models: Sequence[Model], request: Request, *, slot: int) -> Floats:

@@ -18,7 +18,8 @@ import numpy as np
 from apexbridge._fair_queue import Turns
 from apexbridge.errors import InvalidInputError, ServerError
 from apexbridge.retrieval.config import MAX_LIMIT, RetrievalSettings
-from apexbridge.retrieval.documents import Document, FactsOf, Searchable
+from apexbridge.retrieval.confusable import Compared, ConfusablePairs, ConfusableReport
+from apexbridge.retrieval.documents import Document, FactsOf, Searchable, kind_of
 from apexbridge.retrieval.embedders.embedder import DocumentVector, Embedder, RequestVectors
 from apexbridge.retrieval.embedders.model import EmbeddingError
 from apexbridge.retrieval.index.search_index import InstalledModels, ModelsSwitchedError, SearchIndex
@@ -26,6 +27,7 @@ from apexbridge.retrieval.index.vector_file import VectorFileError
 from apexbridge.retrieval.kinds import Kind
 from apexbridge.retrieval.matches import RankPreview, SearchAnswer, SearchMode, SkillMatch, confidence, explain
 from apexbridge.retrieval.model_switch import ModelSwitch, Progress, RequestTexts
+from apexbridge.retrieval.past_requests import PastPreview, PastRequests, compare
 from apexbridge.retrieval.ranking import Candidate, Request, best_of, rank, rank_of_slot, scores_of_all
 from apexbridge.retrieval.text import visible, words_by_token
 from apexbridge.retrieval.usage import request_vector
@@ -100,6 +102,9 @@ class ToolRetrievalService:
         self._ranked_version = 0
         self.models = ModelSwitch(self._index, self._in_turn, texts)
         """Changes the models."""
+        self._confusable: tuple[int, ConfusablePairs] | None = None
+        """With the version of the index."""
+        self._finding_pairs = asyncio.Lock()
 
     def running(self) -> AbstractAsyncContextManager[None]:
         """Keep the copy on disk up to date while the block runs."""
@@ -372,6 +377,80 @@ class ToolRetrievalService:
                 )
             )
         return previews
+
+    async def preview_past(
+        self, skill: Searchable, *, owner: str | None = None, texts: Sequence[str] = (), caller: str = ""
+    ) -> PastPreview | None:
+        """What past requests would win and lose, if a skill were indexed like this. Changes nothing.
+
+        With an `owner`, only what search uses for this caller. `texts` are requests that may be shown, if they are
+        among the past ones. None if meaning cannot be compared now.
+        """
+        (made,) = await self.embed([skill])
+        if made is None:
+            return None
+        return await self._in_turn(caller, partial(self._preview_past, Document.from_skill(skill), made, owner, texts))
+
+    def _preview_past(
+        self, document: Document, made: DocumentVector, owner: str | None, texts: Sequence[str]
+    ) -> PastPreview | None:
+        name, settings = document.name, self.settings
+        with self._index.memory.locked() as memory:
+            embedder = self._index.embedder
+            if made.embedder != embedder.id:  # the models were switched a moment ago
+                return None
+            pairs = [
+                (pair, stored)
+                for pair, stored in (self._index.usage.pairs() if settings.usage_memory else ())
+                if kind_of(pair.skill) == "skill"  # tools are ranked apart
+                and (owner is None or settings.usage_memory_shared or pair.caller == owner)
+            ]
+            slot = memory.slot(name)
+            is_embedded = slot is not None and bool(memory.has_vector[slot])
+            old = document if slot is None else memory.documents[slot]
+            before = memory.with_document(old, memory.vector(slot) if slot is not None and is_embedded else None)
+            after = memory.with_document(document, made.vector)
+        if slot is None:
+            before.drop([name])
+        past = PastRequests(name, pairs)
+        try:
+            requests = past.requests(embedder, [text for one in texts if (text := visible(one))])
+        except EmbeddingError as error:
+            self._set_model_problem(str(error))
+            return None
+        return compare(name, before, after, embedder.models, requests, left_out=past.left_out)
+
+    async def confusable(self, *, page: int = 1, limit: int = 50, caller: str = "") -> ConfusableReport:
+        """Pairs of skills and tools that requests may confuse, the most similar first. Disabled ones are left out."""
+        await self.wake()
+        async with self._finding_pairs:  # seconds for thousands of skills, so it is done once for each change
+            version = self._index.version
+            if self._confusable is None or self._confusable[0] != version:
+                self._confusable = version, await self._in_turn(caller, self._compare)
+            _, found = self._confusable
+        names = {found.documents[number].name for pair in found.scored for number in (pair.first, pair.second)}
+        facts = await self.facts(names) if self.facts and names else None
+        shown = {name for name in names if facts is None or (name in facts and facts[name].enabled)}
+        pairs = [
+            pair
+            for pair in found.scored
+            if found.documents[pair.first].name in shown and found.documents[pair.second].name in shown
+        ]
+        chosen = pairs[(page - 1) * limit : page * limit]
+        return ConfusableReport(
+            pairs=await self._in_turn(caller, lambda: [found.described(pair) for pair in chosen]),
+            total=len(pairs),
+            page=page,
+            limit=limit,
+            compared=len(found.documents),
+            warnings=found.warnings,
+        )
+
+    def _compare(self) -> ConfusablePairs:
+        with self._index.memory.locked():
+            compared = Compared.copy_of([self._index.memory, self._index.tools])
+            models = self._index.embedder.models
+        return ConfusablePairs(compared, models)
 
     def _rank(
         self, text: str, count: int, tags: frozenset[str], mode: SearchMode, for_model: bool, kind: Kind, caller: str

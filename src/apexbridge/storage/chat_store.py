@@ -116,6 +116,11 @@ class ChatStore:
         )
         return [_row(row) for row in rows], total
 
+    async def recent_messages(self, limit: int) -> list[str]:
+        """The messages of the newest requests that have some, as JSON."""
+        query = "SELECT messages FROM chats WHERE messages IS NOT NULL ORDER BY started_at DESC, rowid DESC LIMIT ?"
+        return [messages for (messages,) in await self._database.rows(query, limit)]
+
     async def delete(self, identity: str) -> bool:
         """Delete a request; False if there was none."""
         is_deleted = await self._database.execute("DELETE FROM chats WHERE id = ?", identity) > 0

@@ -7,3 +7,4 @@ export type DetectedPackage = Schemas['DetectedPackage'];
 export type GrantView = Schemas['GrantView'];
 export type RunSummary = Schemas['RunSummary'];
 export type RankPreview = Schemas['RankPreview'];
+export type PastPreview = Schemas['PastPreview'];

@@ -280,6 +280,12 @@ export default {
   nowLost: 'no longer found',
   passes: 'Now ahead of',
   fallsBehind: 'Now behind',
+  pastRequests: 'Past requests',
+  pastOwn: (count: number, first: string, five: string) =>
+    `Of this skill: ${count}. In the first place for ${first}, among the first five for ${five}.`,
+  pastOthers: (count: number, first: number, five: number) =>
+    `Of other skills: ${count}. They lose the first place for ${first}, the first five for ${five}.`,
+  pastHarmed: 'Lose requests:',
   ranksFailed: 'The places could not be computed.',
   ranksComputing: 'Computing…',
 };

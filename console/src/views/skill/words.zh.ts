@@ -275,6 +275,10 @@ const zh: typeof en = {
   nowLost: '不再能找到',
   passes: '现在领先于',
   fallsBehind: '现在落后于',
+  pastRequests: '过去的请求',
+  pastOwn: (count, first, five) => `此技能的请求：${count} 个。排第一的：${first}，进入前五的：${five}。`,
+  pastOthers: (count, first, five) => `其他技能的请求：${count} 个。失去第一名：${first} 个，掉出前五：${five} 个。`,
+  pastHarmed: '失去请求的技能：',
   ranksFailed: '无法计算名次。',
   ranksComputing: '正在计算…',
 };

@@ -4,7 +4,7 @@ import asyncio
 import json
 import logging
 import sqlite3
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Sequence
 from typing import Protocol
 
 from apexbridge._tasks import run_to_completion
@@ -18,7 +18,7 @@ from apexbridge.agent.records.chat_views import (
     summary,
     totals,
 )
-from apexbridge.agent.usage_feedback import question
+from apexbridge.agent.usage_feedback import last_question
 from apexbridge.errors import RequestError
 from apexbridge.storage.chat_store import ChatFilter, ChatRow, ChatStore
 from apexbridge.storage.database import WriteBehind
@@ -30,6 +30,7 @@ MAX_WAITING_BYTES = 64 * 1024 * 1024
 """Limits of what waits for a slow disk. Further records are dropped and counted."""
 BATCH = 500
 SWEEP_SECONDS = 3600
+MAX_RECENT = 100
 DEFAULT_DAYS = 30
 DEFAULT_LIMIT = 50
 logger = logging.getLogger(__name__)
@@ -143,8 +144,15 @@ class ChatRecords:
         """The last user message of the chats with these links, of those whose texts are recorded; short ones only."""
         await self._flush()
         messages = await self._store.messages(links)
-        found = {link: question(json.loads(own)) for link, own in messages.items()}
+        found = {link: last_question(json.loads(own)) for link, own in messages.items()}
         return {link: text for link, text in found.items() if text}
+
+    async def recent_requests(self) -> Sequence[str]:
+        """What users asked for in the newest requests, as far as texts are recorded and can be past use."""
+        await self._flush()
+        recorded = await self._store.recent_messages(MAX_RECENT)
+        texts = await asyncio.to_thread(lambda: [last_question(json.loads(messages)) for messages in recorded])
+        return list(dict.fromkeys(filter(None, texts)))
 
     async def statistics(self, *, days: int = DEFAULT_DAYS) -> ChatStatistics:
         """Totals of the last days, overall and by model."""

@@ -24,7 +24,7 @@ from apexbridge.surfaces.cli.client import Api
 from apexbridge.surfaces.cli.connection import default_profile, find_connection
 from apexbridge.surfaces.cli.console import Console, plural
 from apexbridge.surfaces.cli.project_lock import changing, write_lock
-from apexbridge.surfaces.cli.session import PackagePath, Profile, ProfileChoice, Session, Strict, command
+from apexbridge.surfaces.cli.session import Limit, PackagePath, Page, Profile, ProfileChoice, Session, Strict, command
 
 app = typer.Typer(rich_markup_mode=None)
 MANY_SKILLS = 3
@@ -223,13 +223,25 @@ def validate(session: Session, path: PackagePath, profile: Profile = None, stric
         raise typer.Exit(1)
 
 
-@command(app, "doctor", connects=False)
+@command(app, "doctor")
 def doctor(
     session: Session,
-    path: Annotated[Path, typer.Argument(metavar="PATH", help="A SKILL.md, or its folder.")],
+    path: Annotated[Path | None, typer.Argument(metavar="[PATH]", help="A SKILL.md, or its folder.")] = None,
     write: Annotated[bool, typer.Option("--write", help="Repair the file.")] = False,
+    confusable: Annotated[
+        bool, typer.Option("--confusable", help="List pairs of installed skills that search may confuse.")
+    ] = False,
+    page: Page = None,
+    limit: Limit = None,
 ) -> None:
-    """Diagnose a SKILL.md line by line, and repair it."""
+    """Diagnose a SKILL.md line by line, and repair it; or with --confusable, list installed skills that are alike."""
+    if confusable:
+        if path is not None or write:
+            raise typer.BadParameter("--confusable compares the installed skills; leave PATH and --write out")
+        _show_confusable(session, page=page, limit=limit)
+        return
+    if path is None:
+        raise typer.BadParameter("name a PATH, or use --confusable")
     from apexbridge.skills.package.repair import diagnose  # `install` does not need it
 
     diagnosis = diagnose(path, write=write)
@@ -247,6 +259,33 @@ def doctor(
             console.say("much of this can be repaired: run again with --write")
     if any(finding.severity == "error" for finding in findings):
         raise typer.Exit(1)
+
+
+def _show_confusable(session: Session, *, page: int | None, limit: int | None) -> None:
+    found = session.ask_page("/api/insights/confusable", "pairs", {}, page=page, limit=limit)
+    if session.show_json(found):
+        return
+    console, pairs = session.console, found["pairs"]
+    console.warn(found["warnings"])
+    rows = [
+        (f"{pair['score']:.2f}", pair["first"]["name"], pair["second"]["name"], _difference(pair)) for pair in pairs
+    ]
+    empty = f"No two of {plural(found['compared'], 'skill')} and tools are easily confused."
+    console.table(("SCORE", "NAME", "OTHER", "DIFFERENCE"), rows, empty=empty)
+    console.say_more(len(rows), found)
+    if any(pair["duplicate"] for pair in pairs):
+        console.say("Remove one of two with the same description: apex skills uninstall NAME")
+    if not all(pair["duplicate"] for pair in pairs):
+        console.say(
+            "Say in each description what only this skill does: apex skills set-description NAME TEXT --preview"
+        )
+
+
+def _difference(pair: dict[str, Any]) -> str:
+    """The words by which a request can tell two skills apart."""
+    if pair["duplicate"]:
+        return "none: the descriptions are the same"
+    return " / ".join(", ".join(pair[one]["ownWords"]) or "no word of its own" for one in ("first", "second"))
 
 
 def _remote_source(text: str) -> RemoteSource | None:

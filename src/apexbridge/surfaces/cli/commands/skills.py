@@ -160,15 +160,36 @@ def set_description(
     request: Annotated[
         list[str] | None, typer.Option(help="Show the skill's rank for this request before and after; repeatable.")
     ] = None,
+    preview: Annotated[
+        bool, typer.Option("--preview", "--dry-run", help="Show what would change in search, and stop.")
+    ] = False,
 ) -> None:
     """Change a skill's description; every other byte of SKILL.md stays."""
-    params = {"request": request} if request else None
-    receipt = session.ask_skill("PUT", name, "description", json={"description": text}, params=params)
-    if session.show_json(receipt):
+    body = {"description": text}
+
+    async def work(api: "Api") -> dict[str, Any]:
+        shown: dict[str, Any] = {}
+        if preview or not (session.json or request):
+            shown = await api.ask_skill(
+                "POST", name, "description", "preview", json={**body, "requests": request or []}
+            )
+        if preview:
+            return shown
+        params = {"request": request} if request else None
+        receipt: dict[str, Any] = await api.ask_skill("PUT", name, "description", json=body, params=params)
+        return {**receipt, "past": shown.get("past")} if shown else receipt
+
+    answer = session.call(work, creates=False)
+    if session.show_json(answer):
         return
-    session.console.say(f"{receipt['message']}: {receipt['name']}")
-    rows = [(change["before"], change["after"], change["request"]) for change in receipt.get("ranks", [])]
+    if not preview:
+        session.console.say(f"{answer['message']}: {answer['name']}")
+    rows = [(change["before"], change["after"], change["request"]) for change in answer.get("ranks", [])]
     session.console.table(("BEFORE", "AFTER", "REQUEST"), rows)
+    if past := answer.get("past"):
+        _show_past(session.console, name, past)
+    if preview and not request and not (past and past["own"]["requests"] + past["others"]["requests"]):
+        session.console.say("No past request is known. Name one with: --request TEXT")
 
 
 @command(app, "forget")
@@ -410,6 +431,28 @@ def _change_skills(session: Session, work: "Callable[[Api], Awaitable[T]]") -> T
     from apexbridge.surfaces.cli.project_lock import changing
 
     return session.call(changing(session.console, work), creates=False)
+
+
+def _show_past(console: "Console", name: str, past: dict[str, Any]) -> None:
+    """Print what past requests win and lose by a new description."""
+    rows = [
+        (label, ranks["requests"], _tally(ranks["first"]), _tally(ranks["firstFive"]))
+        for label, ranks in ((name, past["own"]), ("other skills", past["others"]))
+        if ranks["requests"]
+    ]
+    rows += [
+        (f"  {skill['name']}", skill["requests"], f"{skill['first']} lost", f"{skill['firstFive']} lost")
+        for skill in past["harmed"]
+    ]
+    console.table(("PAST REQUESTS OF", "COUNT", "FIRST", "AMONG FIVE"), rows)
+    texts = [(rank["before"], rank["after"], rank["name"], rank["request"]) for rank in past["changed"]]
+    console.table(("BEFORE", "AFTER", "SKILL", "REQUEST"), texts)
+    if past["leftOut"]:
+        console.say(f"{past['leftOut']} older requests were not compared")
+
+
+def _tally(tally: dict[str, int]) -> str:
+    return f"{tally['before']} → {tally['after']} ({tally['won']} won, {tally['lost']} lost)"
 
 
 def _plugin_path(name: str, *segments: str) -> str:

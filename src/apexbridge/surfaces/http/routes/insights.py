@@ -12,8 +12,9 @@ from apexbridge.monitoring.insights import (
     SkillOrder,
     TokenInsights,
 )
+from apexbridge.retrieval.confusable import ConfusableReport
 from apexbridge.storage.call_days import KEEP_DAYS
-from apexbridge.surfaces.http.deps import DEFAULT_LIMIT, PageLimit, PageNumber, ServedBridge
+from apexbridge.surfaces.http.deps import DEFAULT_LIMIT, Caller, PageLimit, PageNumber, ServedBridge
 
 DEFAULT_DAYS = 30
 MAX_NAME_CHARACTERS = 300
@@ -43,6 +44,15 @@ async def skill_insights(
 ) -> SkillInsights:
     """Compare the calls of the skills: the most used, failing, slowest, or unused first."""
     return await bridge.insights.skills(days=days, order=sort, limit=limit, offset=(page - 1) * limit)
+
+
+@router.get("/confusable")
+async def confusable_insights(
+    bridge: ServedBridge, caller: Caller, page: PageNumber = 1, limit: PageLimit = DEFAULT_LIMIT
+) -> ConfusableReport:
+    """List pairs of skills and tools that search may confuse, the most similar first."""
+    await bridge.prepare_search()
+    return await bridge.retrieval.confusable(page=page, limit=limit, caller=caller)
 
 
 @router.get("/searches")

@@ -8,6 +8,7 @@ from pydantic import Field
 from apexbridge.bridge import Bridge
 from apexbridge.retrieval.kinds import Kind
 from apexbridge.retrieval.matches import RankPreview, SearchAnswer, SearchMode
+from apexbridge.retrieval.past_requests import PastPreview
 from apexbridge.skills import SERVED_NAME_PATTERN
 from apexbridge.skills.models import Receipt
 from apexbridge.surfaces.http.deps import Caller, ServedBridge, SkillName
@@ -65,11 +66,18 @@ class EditReceipt(Receipt):
 
 class PreviewInput(WireInput):
     description: str
-    requests: list[str] = Field(default_factory=list, max_length=MAX_REQUESTS, description="What somebody would ask.")
+    requests: list[str] = Field(
+        default_factory=list,
+        max_length=MAX_REQUESTS,
+        description="What somebody would ask; default: the past requests that search knows.",
+    )
 
 
 class DescriptionPreview(WireModel):
     ranks: list[RankPreview]
+    past: PastPreview | None = Field(
+        description="Without requests, the past ones; null with requests, or if meaning cannot be compared now."
+    )
 
 
 async def _check_exists(bridge: Bridge, name: str) -> None:
@@ -140,7 +148,15 @@ async def set_description(
 async def preview_description(
     name: SkillName, bridge: ServedBridge, caller: Caller, body: PreviewInput
 ) -> DescriptionPreview:
-    """Show the ranks that the skill would have with another description. Nothing is changed."""
+    """Show what another description would win and lose in search. Nothing is changed."""
     document = await bridge.skills.described(name, body.description)
     await bridge.prepare_search()
-    return DescriptionPreview(ranks=await bridge.retrieval.preview(document, body.requests, caller=caller))
+    if body.requests:
+        ranks = await bridge.retrieval.preview(document, body.requests, caller=caller)
+        return DescriptionPreview(ranks=ranks, past=None)
+    owner = bridge.keys.reach(caller)
+    texts: list[str] = []
+    if owner is None:  # they are those of all callers
+        texts = [*await bridge.insights.recorded_requests(), *await bridge.chats.recent_requests()]
+    past = await bridge.retrieval.preview_past(document, owner=owner, texts=texts, caller=caller)
+    return DescriptionPreview(ranks=[], past=past)
