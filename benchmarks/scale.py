@@ -95,7 +95,7 @@ async def _measure(data_dir: Path, size: int) -> list[Comparison]:
     async with service.running():
         corpus = documents(size)
         while batch := list(itertools.islice(corpus, 2_000)):
-            await service.upsert(batch, embedder.embed_documents(batch))
+            await service.upsert(batch, await service.embed(batch))
         while service.is_behind:
             await service._index.writer.flush()
         with service._index.memory.locked() as memory:
@@ -119,9 +119,9 @@ async def _measure(data_dir: Path, size: int) -> list[Comparison]:
         changes = []
         for number, text in enumerate(asked[:20]):
             document = Document(name=f"late-{number}", description=text)
-            (vector,) = embedder.embed_documents([document])
+            made = await service.embed([document])
             begun = time.process_time()
-            await service.upsert([document], [vector])
+            await service.upsert([document], made)
             await service._index.writer.flush()
             await service.search(text, threshold=0)
             changes.append((time.process_time() - begun) * 1000)

@@ -160,8 +160,8 @@ async def test_only_the_newest_past_requests_are_compared(
 
 @pytest.mark.computes_in_loop
 async def test_many_requests_are_ranked_at_once_as_one_by_one(service: ToolRetrievalService) -> None:
-    requests = [service._embedder.embed_request(text) for text in (*RAIN, *MERGE, "什么天气")]
-    models = service._embedder.models
+    requests = [service._index.embedder.embed_request(text) for text in (*RAIN, *MERGE, "什么天气")]
+    models = service._index.embedder.models
     whole = [tuple(own and replace(own, clauses=own.clauses[:0]) for own in vectors) for vectors in requests]
     with service._index.memory.locked() as memory:
         slots = [number % len(memory) for number in range(len(whole))]
