@@ -34,6 +34,7 @@ from apexbridge.retrieval.documents import SkillFacts, kind_of
 from apexbridge.retrieval.embedders.embedder import Embedder, choose_embedder, installed_models
 from apexbridge.retrieval.embedding_models import EmbeddingModelList, EmbeddingModels
 from apexbridge.retrieval.matches import SearchAnswer
+from apexbridge.retrieval.reranking import choose_reranker
 from apexbridge.retrieval.service import ToolRetrievalService
 from apexbridge.sandbox.bundles import Bundles
 from apexbridge.sandbox.diagnosis import diagnose
@@ -135,6 +136,7 @@ class Bridge:
             on_search=self._note_search,
             installed=lambda: installed_models(settings.data_dir).values(),
             texts=lambda links: self.chats.questions(links),
+            reranker=choose_reranker(settings.retrieval, settings.data_dir),
         )
         self.embedding_models = EmbeddingModels(settings.data_dir, settings.retrieval, self.retrieval)
         run_store = RunStore(database)

@@ -22,6 +22,7 @@ from apexbridge.llm.config import LLMSettings, ToolMode, Upstream, UpstreamApi
 from apexbridge.mcp_client.config import McpServerConfig
 from apexbridge.retrieval.config import (
     DEFAULT_LIMIT,
+    DEFAULT_RERANKER_SECONDS,
     DEFAULT_THRESHOLD,
     MAX_LIMIT,
     EmbeddingKind,
@@ -195,6 +196,12 @@ class Settings(BaseSettings):
     embedding_models: Annotated[tuple[str, ...], NoDecode] = Field(
         default=(), description="Names of local models to use together; empty for those that are installed along."
     )
+    reranker: str | None = Field(
+        default=None, description="Name of an added model that orders the best results of a search again."
+    )
+    reranker_seconds: float = Field(
+        default=DEFAULT_RERANKER_SECONDS, gt=0, le=60, description="How long a search may wait for the reranker."
+    )
     embedding_base_url: str | None = Field(default=None, description="Address of the endpoint, without `/embeddings`.")
     embedding_model: str | None = Field(default=None, description="Model to ask the endpoint for.")
     embedding_api_key: SecretStr | None = Field(default=None, description="Key for the endpoint.")
@@ -295,6 +302,8 @@ class Settings(BaseSettings):
         return RetrievalSettings(
             embedding=self.embedding,
             models=self.embedding_models,
+            reranker=self.reranker,
+            reranker_seconds=self.reranker_seconds,
             base_url=self.embedding_base_url,
             model=self.embedding_model,
             api_key=self.embedding_api_key.get_secret_value() if self.embedding_api_key else None,

@@ -43,6 +43,10 @@ class IndexedTool:
         return ()
 
     @property
+    def body(self) -> str:
+        return ""
+
+    @property
     def hidden(self) -> bool:
         return False
 

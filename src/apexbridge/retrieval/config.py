@@ -6,6 +6,7 @@ from typing import Literal
 EmbeddingKind = Literal["bundled", "openai"]
 DEFAULT_LIMIT = 5
 MAX_LIMIT = 100
+DEFAULT_RERANKER_SECONDS = 0.5
 DEFAULT_THRESHOLD = 0.15
 """Passes 98 to 99.9 % of the right skills of public request sets, and almost nothing for small talk."""
 
@@ -15,6 +16,9 @@ class RetrievalSettings:
     embedding: EmbeddingKind = "bundled"
     models: tuple[str, ...] = ()
     """Names of local models; empty for all that are installed along."""
+    reranker: str | None = None
+    """The name of an added model that orders the best results again."""
+    reranker_seconds: float = DEFAULT_RERANKER_SECONDS
     base_url: str | None = None
     model: str | None = None
     api_key: str | None = field(default=None, repr=False)

@@ -1,5 +1,7 @@
 """A skill or a tool as search sees it, and the text of it that is embedded."""
 
+import base64
+import zlib
 from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
@@ -43,6 +45,10 @@ class Searchable(Protocol):
         """Derived from name and description, for a skill that declares none."""
 
     @property
+    def body(self) -> str:
+        """The searchable part of its instructions, as `searchable_body` returns it; empty if it has none."""
+
+    @property
     def hidden(self) -> bool:
         """Whether models must not find it on their own."""
 
@@ -58,6 +64,8 @@ class Document:
     description: str
     tags: tuple[str, ...] = ()
     derived_tags: tuple[str, ...] = ()
+    packed_body: str = ""
+    """Its body, compressed: the bodies of a large library would need hundreds of megabytes."""
     hidden: bool = False
     version: str = ""
 
@@ -69,6 +77,7 @@ class Document:
             description=skill.description.encode("utf-8", "replace").decode(),
             tags=tuple(skill.tags),
             derived_tags=tuple(skill.derived_tags),
+            packed_body=packed_body(skill.body),
             hidden=skill.hidden,
             version=skill.version,
         )
@@ -113,9 +122,18 @@ class Document:
         missing = (LONG_WORDS - word_count(self.description)) / (LONG_WORDS - SHORT_WORDS)
         return NAME_WEIGHT * min(1.0, max(0.0, missing))
 
+    @property
+    def body(self) -> str:
+        return zlib.decompress(base64.b85decode(self.packed_body)).decode() if self.packed_body else ""
+
     def keywords(self) -> list[str]:
         """Tokens for keyword search. Derived tags are words of the description, so they are included."""
         return tokens(f"{self.label} {self.description} {' '.join(self.informative_tags)}")
+
+
+def packed_body(body: str) -> str:
+    """The body as a document has it."""
+    return base64.b85encode(zlib.compress(body.encode("utf-8", "replace"))).decode() if body else ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

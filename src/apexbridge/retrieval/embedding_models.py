@@ -11,9 +11,11 @@ from apexbridge.retrieval.config import RetrievalSettings
 from apexbridge.retrieval.documents import Document
 from apexbridge.retrieval.embedders.embedder import DEFAULT_MODELS, Embedder, installed_models
 from apexbridge.retrieval.embedders.model import EmbeddingError
+from apexbridge.retrieval.embedders.model_card import ModelKind
 from apexbridge.retrieval.embedders.model_choice import read_choice, write_choice
 from apexbridge.retrieval.embedders.model_store import ModelStore
 from apexbridge.retrieval.model_switch import ModelChange
+from apexbridge.retrieval.reranking import RERANKER_WEIGHT
 from apexbridge.retrieval.service import ToolRetrievalService
 from apexbridge.wire import WireModel
 
@@ -22,6 +24,7 @@ PROBE = Document(name="probe", description="merge two files")
 
 class EmbeddingModel(WireModel):
     name: str
+    kind: ModelKind = Field(description="A reranker orders the best results again; APEX_RERANKER names it.")
     dimensions: int
     english_only: bool
     weight: float
@@ -63,6 +66,7 @@ class EmbeddingModels:
             models=[
                 EmbeddingModel(
                     name=name,
+                    kind="embedding",
                     dimensions=model.dimensions,
                     english_only=model.english_only,
                     weight=model.weight,
@@ -71,6 +75,20 @@ class EmbeddingModels:
                     in_use=name in in_use,
                 )
                 for name, model in installed_models(self._data_dir).items()
+            ]
+            + [
+                EmbeddingModel(
+                    name=model.card.name,
+                    kind="reranker",
+                    dimensions=model.card.dimensions,
+                    english_only=model.card.english_only,
+                    weight=RERANKER_WEIGHT,
+                    bytes=model.size,
+                    source=model.card.source,
+                    in_use=model.card.name == self._settings.reranker,
+                )
+                for model in added
+                if model.card.kind == "reranker"
             ],
             chosen=list(read_choice(self._data_dir)) or None,
             in_use=in_use,

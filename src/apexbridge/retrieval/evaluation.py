@@ -13,8 +13,10 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from apexbridge.errors import InvalidInputError
 from apexbridge.retrieval.documents import Document
 from apexbridge.retrieval.embedders.embedder import Embedder, RequestVectors
+from apexbridge.retrieval.embedders.onnx_reranker import OnnxReranker
 from apexbridge.retrieval.index.vector_index import VectorIndex
 from apexbridge.retrieval.ranking import Request, rank
+from apexbridge.retrieval.reranking import reranked
 from apexbridge.retrieval.text import visible
 from apexbridge.retrieval.usage import UsageMemory, request_vector
 from apexbridge.wire import WireModel
@@ -34,6 +36,11 @@ class Entry(BaseModel):
     name: str
     description: str
     tags: tuple[str, ...] | None = None
+
+    def identified(self) -> tuple[str, Document]:
+        """Its id, and its document."""
+        document = Document(name=self.name, description=self.description, tags=self.tags or ())
+        return self.name if self.id is None else self.id, document
 
 
 class Question(BaseModel):
@@ -79,11 +86,20 @@ class Evaluation(WireModel):
     )
 
 
-class _Corpus:
+class Corpus:
     """An indexed corpus; thresholds are off."""
 
-    def __init__(self, embedder: Embedder, entries: Sequence[Entry], progress: Progress | None) -> None:
+    def __init__(
+        self,
+        embedder: Embedder,
+        entries: Sequence[tuple[str, Document]],
+        progress: Progress | None,
+        *,
+        reranker: OnnxReranker | None = None,
+    ) -> None:
+        """An entry has an id, which is unique, and a document, whose name may be that of others."""
         self._embedder = embedder
+        self._reranker = reranker
         self._ids: list[str] = []
         self._memory = VectorIndex(embedder.dimensions_by_model)
         self._requests: dict[str, RequestVectors] = {}
@@ -93,14 +109,10 @@ class _Corpus:
                 progress(len(self._ids), len(entries))
         self.usage = UsageMemory(embedder.dimensions_by_model)
 
-    def _index(self, entries: Sequence[Entry]) -> None:
-        documents = [
-            Document(name=entry.name, description=entry.description, tags=entry.tags or ()) for entry in entries
-        ]
-        vectors = self._embedder.embed_documents(documents)
+    def _index(self, entries: Sequence[tuple[str, Document]]) -> None:
+        vectors = self._embedder.embed_documents([document for _, document in entries])
         self._memory.reshape(self._embedder.dimensions_by_model)  # known after the first answer of an endpoint
-        for entry, document, vector in zip(entries, documents, vectors, strict=True):
-            id = entry.name if entry.id is None else entry.id
+        for (id, document), vector in zip(entries, vectors, strict=True):
             is_known = document.name in self._memory  # names of a public corpus may repeat, ids do not
             self._memory.put(replace(document, name=id) if is_known else document, vector)
             self._ids.append(id)
@@ -110,6 +122,10 @@ class _Corpus:
         text, vectors = self._embed(question)
         past = self.usage.recall(vectors, caller="", shared=True)
         found = rank(self._memory, self._embedder.models, Request.of(text, vectors, past), count=RANKED)
+        if self._reranker is not None:
+            ranked = [(self._memory.documents[candidate.slot], candidate) for candidate in found]
+            ranked = reranked(self._reranker, text, ranked, budget_seconds=math.inf)
+            found = [candidate for _, candidate in ranked]
         return [self._ids[candidate.slot] for candidate in found]
 
     def teach(self, question: Question) -> None:
@@ -134,12 +150,13 @@ def evaluate(
     *,
     run_out: Path | None = None,
     usage_memory: bool = False,
+    reranker: OnnxReranker | None = None,
     progress: Progress | None = None,
 ) -> Evaluation:
     """Search a corpus with every question. Raises InvalidInputError for a file that cannot be used."""
     entries = [entry for path in corpora for entry in _rows(path, Entry)]
     asked = _rows(questions, Question)
-    corpus = _Corpus(embedder, entries, progress)
+    corpus = Corpus(embedder, [entry.identified() for entry in entries], progress, reranker=reranker)
     answers = [corpus.search(question) for question in asked]
     if run_out is not None:
         _write_run(run_out, asked, answers)

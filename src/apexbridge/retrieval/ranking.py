@@ -23,6 +23,10 @@ GIST_SHARE = 0.5
 """Share of the dense weight of the English models, if they read a translation of the request, word by word."""
 CLAUSE_WEIGHT, CLAUSE_WEIGHT_CJK = 0.1, 0.35
 LEXICAL_WEIGHT, MAX_LEXICAL_WEIGHT = 0.25, 0.7
+BODY_LEXICAL_WEIGHT = 0.1
+"""Added where skills have bodies, whose words say more than those of descriptions alone."""
+DESCRIBED_TOKENS, INSTRUCTED_TOKENS = 40.0, 80.0
+"""Mean length of skills without bodies at the most, and with bodies at least."""
 CORRECTED_WEIGHT = 0.7
 """Weight of a word that was probably meant, relative to one that was typed."""
 LEXICAL_GROWTH, LEXICAL_GROWTH_FROM = 0.4, 4000
@@ -80,6 +84,8 @@ class Candidate:
     """A skill with the evidence for it."""
 
     slot: int
+    score: float
+    """In the ranking; meaningful within one request only."""
     likeness: float | None
     """Similarity of meaning: 0 is unrelated, 1 is the same; None if it was not compared."""
     vector_rank: int | None
@@ -105,7 +111,11 @@ def rank(
         return []
     request = _adapted(memory, request)
     score, likeness, words = _scores(memory, models, request, lexical=lexical, allowed=allowed, count=count)
-    return [_candidate(memory, request, slot, likeness, words) for slot in _top(score, count) if score[slot] > -np.inf]
+    return [
+        _candidate(memory, request, slot, float(score[slot]), likeness, words)
+        for slot in _top(score, count)
+        if score[slot] > -np.inf
+    ]
 
 
 def rank_of_slot(memory: VectorIndex, models: Sequence[Model], request: Request, slot: int) -> int:
@@ -263,7 +273,9 @@ def _model_weights(models: Sequence[Model], vectors: RequestVectors) -> list[flo
 
 def _lexical_weight(memory: VectorIndex, request: Request) -> float:
     growth = LEXICAL_GROWTH * math.log10(len(memory) / LEXICAL_GROWTH_FROM)
-    weight = min(MAX_LEXICAL_WEIGHT, max(LEXICAL_WEIGHT, LEXICAL_WEIGHT + growth))
+    lengths = (DESCRIBED_TOKENS, INSTRUCTED_TOKENS)
+    bodies = float(np.interp(memory.keywords.mean_length, lengths, (0, BODY_LEXICAL_WEIGHT)))
+    weight = min(MAX_LEXICAL_WEIGHT, LEXICAL_WEIGHT + bodies + max(0.0, growth))
     if request.vectors is None:
         return weight
     known = memory.keywords.coverage(
@@ -303,6 +315,7 @@ def _candidate(
     memory: VectorIndex,
     request: Request,
     slot: int,
+    score: float,
     likeness: Floats | None,
     words: Floats,
 ) -> Candidate:
@@ -312,6 +325,7 @@ def _candidate(
     past = request.past.get(memory.documents[slot].name)
     return Candidate(
         slot=slot,
+        score=score,
         likeness=None if likeness is None or not memory.has_vector[slot] else float(likeness[slot]),
         vector_rank=None if likeness is None or not memory.has_vector[slot] else _rank_in(likeness, slot),
         keyword_rank=_rank_in(words, slot) if words[slot] > 0 else None,

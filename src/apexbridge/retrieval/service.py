@@ -22,6 +22,7 @@ from apexbridge.retrieval.confusable import Compared, ConfusablePairs, Confusabl
 from apexbridge.retrieval.documents import Document, FactsOf, Searchable, kind_of
 from apexbridge.retrieval.embedders.embedder import DocumentVector, Embedder, RequestVectors
 from apexbridge.retrieval.embedders.model import EmbeddingError
+from apexbridge.retrieval.embedders.onnx_reranker import OnnxReranker
 from apexbridge.retrieval.index.search_index import InstalledModels, ModelsSwitchedError, SearchIndex
 from apexbridge.retrieval.index.vector_file import VectorFileError
 from apexbridge.retrieval.kinds import Kind
@@ -29,6 +30,7 @@ from apexbridge.retrieval.matches import RankPreview, SearchAnswer, SearchMode, 
 from apexbridge.retrieval.model_switch import ModelSwitch, Progress, RequestTexts
 from apexbridge.retrieval.past_requests import PastPreview, PastRequests, compare
 from apexbridge.retrieval.ranking import Candidate, Request, best_of, rank, rank_of_slot, scores_of_all
+from apexbridge.retrieval.reranking import RERANKED, reranked
 from apexbridge.retrieval.text import visible, words_by_token
 from apexbridge.retrieval.usage import request_vector
 
@@ -82,16 +84,19 @@ class ToolRetrievalService:
         on_search: OnSearch | None = None,
         installed: InstalledModels = tuple,
         texts: RequestTexts | None = None,
+        reranker: OnnxReranker | None = None,
     ) -> None:
         """`on_search` must be quick and must not raise.
 
         If the stored vectors were made by other models, these are looked for among `installed` and used until
-        everything is embedded again. `texts` returns the texts of past requests that are recorded.
+        everything is embedded again. `texts` returns the texts of past requests that are recorded. `reranker` orders
+        the best results again.
         """
         self.settings = settings or RetrievalSettings()
         self.facts = facts
         """Says which skills may be shown; without it, all of them."""
         self._on_search = on_search
+        self._reranker = reranker
         self._index = SearchIndex(data_dir, embedder, usage_days=self.settings.usage_days, installed=installed)
         # Its own threads: a model that hangs must not block everything else that uses threads.
         self._threads = ThreadPoolExecutor(MAX_MODEL_THREADS, thread_name_prefix="search")
@@ -455,6 +460,7 @@ class ToolRetrievalService:
     def _rank(
         self, text: str, count: int, tags: frozenset[str], mode: SearchMode, for_model: bool, kind: Kind, caller: str
     ) -> _Ranking:
+        key = (text, count, tags, mode, for_model, caller, kind)
         with self._comparing([text]) as (embedder, [vectors], warnings):
             memory = self._index.memory if kind == "skill" else self._index.tools
             if vectors is not None and not memory.has_vector.any() and len(memory):
@@ -469,7 +475,6 @@ class ToolRetrievalService:
             if self._ranked_version != self._index.version:
                 self._rankings.clear()
                 self._ranked_version = self._index.version
-            key = (text, count, tags, mode, for_model, caller, kind)
             if vectors is not None and key in self._rankings:
                 self._rankings.move_to_end(key)
                 return self._rankings[key]
@@ -482,27 +487,32 @@ class ToolRetrievalService:
                 memory,
                 embedder.models,
                 Request.of(text, vectors, past),
-                count=count,
+                count=count if self._reranker is None else max(count, RERANKED),
                 allowed=memory.allowed(tags, for_model=for_model),
                 lexical=mode == "hybrid",
             )
             without_vector = len(memory) - int(np.count_nonzero(memory.has_vector))
             if without_vector and self._index.unavailable is None:
                 warnings.append(f"{without_vector} of {len(memory)} {kind}s are not indexed by meaning yet.")
-            ranking = _Ranking(
-                candidates=tuple(
-                    (memory.documents[candidate.slot], candidate)
-                    for candidate in candidates
-                    if vectors is not None or candidate.matched  # without vectors, a word must match
-                ),
-                degraded=vectors is None,
-                warnings=tuple(warnings),
-            )
-            if vectors is not None:  # a degraded ranking is not cached: the next one may be complete
+            ranked = [
+                (memory.documents[candidate.slot], candidate)
+                for candidate in candidates
+                if vectors is not None or candidate.matched  # without vectors, a word must match
+            ]
+            version = self._index.version
+        if self._reranker is not None and mode == "hybrid":
+            try:
+                ranked = reranked(self._reranker, text, ranked, budget_seconds=self.settings.reranker_seconds)
+            except EmbeddingError as error:
+                warnings.append(f"{error} The results are not reranked.")
+        ranking = _Ranking(candidates=tuple(ranked[:count]), degraded=vectors is None, warnings=tuple(warnings))
+        with self._index.memory.locked():
+            # A degraded ranking is not cached: the next one may be complete.
+            if vectors is not None and version == self._ranked_version == self._index.version:
                 self._rankings[key] = ranking
                 if len(self._rankings) > CACHED_RANKINGS:
                     self._rankings.popitem(last=False)
-            return ranking
+        return ranking
 
     @contextmanager
     def _comparing(self, texts: Sequence[str]) -> Iterator[tuple[Embedder, Sequence[RequestVectors | None], list[str]]]:

@@ -1378,7 +1378,7 @@ class SkillManager:
 
 def _redescribed(row: Row, description: str) -> IndexDocument:
     metadata = replace(row.metadata, description=description)
-    return IndexDocument(metadata=metadata, derived_tags=derived_tags_of(metadata), summary=row.summary)
+    return IndexDocument(metadata=metadata, derived_tags=derived_tags_of(metadata), body=row.body)
 
 
 def _open_named_file(skill: str, folder: Path, written: str) -> tuple[BinaryIO, NamedFile]:

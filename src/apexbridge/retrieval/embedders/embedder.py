@@ -191,7 +191,7 @@ def installed_models(data_dir: Path | None) -> dict[str, Model]:
     added, problems = ModelStore(data_dir).models()
     for problem in problems.values():
         logger.warning("%s", problem)
-    return {**{model.card.name: model.open() for model in added}, **models}
+    return {**{model.card.name: model.open() for model in added if model.card.kind == "embedding"}, **models}
 
 
 def _embed_request(model: Model, request: str) -> ModelVectors | None:

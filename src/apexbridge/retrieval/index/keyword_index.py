@@ -29,7 +29,9 @@ SHORT_TOKENS, LONG_TOKENS = 14.0, 22.0
 """`b` falls between these mean lengths: among short descriptions a long one is vague, among long ones specific."""
 RECENT_DOCUMENTS = 512
 """Changed documents that are indexed again at the next query. More become a segment."""
-MAX_COUNT = np.iinfo(np.uint16).max
+BODY_WEIGHT = 0.5
+"""Of a word in the body, relative to one in the name, the description or the tags."""
+MAX_COUNT = np.iinfo(np.uint8).max
 MAX_INSERTED_WORDS = 100
 """New words inserted into the sorted ones. If there are more, all are sorted again."""
 
@@ -45,7 +47,7 @@ class _Segment:
     documents: Integers
     """Ascending within a term."""
     counts: NDArray[np.uint16]
-    """How often the document has the term."""
+    """How often the document has the term: in its description in the upper byte, in its body in the lower one."""
 
     @classmethod
     def of(cls, terms: Integers, documents: Integers, counts: NDArray[np.uint16], words: int) -> "_Segment":
@@ -104,6 +106,7 @@ class KeywordIndex:
         self._spread: NDArray[np.int64] = np.zeros(0, np.int64)
         self._rarity: Floats = np.zeros(0, np.float32)
         self._damp: NDArray[np.float64] = np.zeros(0, np.float64)
+        self._mean_length = 1.0
         self._plain_words: list[str] | None = None
         """Known words of ASCII letters, sorted; None until they are needed."""
 
@@ -121,10 +124,11 @@ class KeywordIndex:
     def __len__(self) -> int:
         return self._size
 
-    def put(self, slot: int, tokens: Iterable[str]) -> None:
-        counted = Counter(tokens)
-        terms = [self._vocabulary.setdefault(token, len(self._vocabulary)) for token in counted]
-        counts = np.minimum(np.fromiter(counted.values(), np.int64, len(counted)), MAX_COUNT).astype(np.uint16)
+    def put(self, slot: int, tokens: Iterable[str], body: Iterable[str] = ()) -> None:
+        own, others = Counter(tokens), Counter(body)
+        words = [*own, *(word for word in others if word not in own)]
+        terms = [self._vocabulary.setdefault(word, len(self._vocabulary)) for word in words]
+        counts = np.array([min(own[word], MAX_COUNT) << 8 | min(others[word], MAX_COUNT) for word in words], np.uint16)
         number, self._next = self._next, self._next + 1
         self._numbers = _grown(self._numbers, slot + 1)
         self._lengths, self._is_alive = _grown(self._lengths, self._next), _grown(self._is_alive, self._next)
@@ -132,7 +136,7 @@ class KeywordIndex:
             self._remove(int(self._numbers[slot]))
         self._size = max(self._size, slot + 1)
         self._numbers[slot] = number
-        self._lengths[number] = sum(counted.values())
+        self._lengths[number] = own.total() + BODY_WEIGHT * others.total()
         self._is_alive[number] = True
         self._recent.append((number, np.array(terms, np.int32), counts))
         self._is_built = False
@@ -161,7 +165,7 @@ class KeywordIndex:
             for segment in self._all_segments():
                 postings = segment.postings(term)
                 documents = segment.documents[postings]
-                counts = segment.counts[postings].astype(np.float32)
+                counts = _weighted(segment.counts[postings])
                 weights = self._rarity[term] * counts * (K1 + 1) / (counts + self._damp[documents])
                 scores[documents] += times * weights.astype(np.float32)
         return scores[self._numbers[: self._size]]
@@ -171,8 +175,14 @@ class KeywordIndex:
         self._build()
         return (len(self._known(tokens)) + len(self._known(translated))) / len(tokens) if tokens else 0.0
 
+    @property
+    def mean_length(self) -> float:
+        """Tokens of a document, those of bodies by their weight."""
+        self._build()
+        return self._mean_length
+
     def matched(self, slot: int, tokens: Sequence[str]) -> tuple[list[str], float]:
-        """The request's tokens that a slot has, and their share of the request's weight."""
+        """The request's tokens that a slot has, and their share of the request's weight without those of the body."""
         self._build()
         number = self._numbers[slot]
         found, weight, total = [], 0.0, 0.0
@@ -180,18 +190,21 @@ class KeywordIndex:
             term = self._vocabulary.get(token)
             rarity = math.log1p((self._size + 0.5) / 0.5) if term is None else float(self._rarity[term])
             total += rarity
-            if term is not None and self._has(number, term):
+            count = 0 if term is None else self._count(number, term)
+            if count:
                 found.append(token)
-                weight += rarity
+                weight += rarity if count >> 8 else 0.0
         return found, weight / total if total else 0.0
 
-    def _has(self, number: np.int32, term: int) -> bool:
+    def _count(self, number: np.int32, term: int) -> int:
+        """How often a document has a term, as in a segment."""
         for segment in self._all_segments():
-            documents = segment.documents[segment.postings(term)]
+            postings = segment.postings(term)
+            documents = segment.documents[postings]
             position = int(np.searchsorted(documents, number))
             if position < len(documents) and documents[position] == number:
-                return True
-        return False
+                return int(segment.counts[postings][position])
+        return 0
 
     def corrections(self, tokens: Sequence[str]) -> dict[str, list[str]]:
         """For words that the index does not have, those that it has and that were probably meant.
@@ -240,7 +253,7 @@ class KeywordIndex:
         self._update_plain_words(spread)
         self._spread = spread
         self._rarity = np.log1p((self._size - spread + 0.5) / (spread + 0.5)).astype(np.float32)
-        mean = float(self._lengths[self._numbers[: self._size]].mean()) if self._size else 1.0
+        mean = self._mean_length = float(self._lengths[self._numbers[: self._size]].mean()) if self._size else 1.0
         b = np.interp(mean, (SHORT_TOKENS, LONG_TOKENS), (B_SHORT, B_LONG))
         self._damp = K1 * (1 - b + b * self._lengths[: self._next] / max(mean, 1e-9))
 
@@ -332,6 +345,11 @@ class KeywordIndex:
         self._plain_words = None
         self._spread = np.zeros(0, np.int64)
         self._is_built = False
+
+
+def _weighted(counts: NDArray[np.uint16]) -> Floats:
+    weighted: Floats = ((counts >> 8) + np.float32(BODY_WEIGHT) * (counts & MAX_COUNT)).astype(np.float32)
+    return weighted
 
 
 def _is_plain(word: str) -> bool:

@@ -320,6 +320,7 @@ def _schema(name: str, dimensions: int) -> Any:
             "description": text,
             "tags": pa.list_(text),
             "derived_tags": pa.list_(text),
+            "packed_body": text,
             "hidden": pa.bool_(),
             "version": text,
         },

@@ -28,6 +28,7 @@ from apexbridge.retrieval.index.slot_vectors import (
     unpacked_vectors,
 )
 from apexbridge.retrieval.index.vector_file import VectorFile
+from apexbridge.retrieval.text import tokens
 
 EXACT_LIMIT = 10_000
 """Up to this size, all vectors are in memory and compared. Above it, they are in a file, and the nearest compared."""
@@ -93,7 +94,7 @@ class VectorIndex:
         slot = self._slots.setdefault(document.name, len(self.documents))
         if slot == len(self.documents) or self.documents[slot] != document:
             self.documents[slot : slot + 1] = [document]
-            self.keywords.put(slot, document.keywords())
+            self.keywords.put(slot, document.keywords(), tokens(document.body))
             self._tags.put(slot, document.folded_tags)
             (self._hidden.add if document.hidden else self._hidden.discard)(document.name)
         self.vectors.put(slot, vector)
@@ -240,7 +241,7 @@ class VectorIndex:
         return is_allowed
 
 
-_COLUMNS = ("name", "description", "tags", "derived_tags", "hidden", "version")
+_COLUMNS = ("name", "description", "tags", "derived_tags", "packed_body", "hidden", "version")
 _values = attrgetter(*_COLUMNS)
 
 
@@ -250,12 +251,13 @@ def _json_of(documents: Sequence[Document]) -> str:
 
 
 def _documents_of(line: str) -> Iterator[Document]:
-    for name, description, tags, derived_tags, hidden, version in zip(*json.loads(line), strict=True):
+    for name, description, tags, derived_tags, packed_body, hidden, version in zip(*json.loads(line), strict=True):
         yield Document(
             name=name,
             description=description,
             tags=tuple(tags),
             derived_tags=tuple(derived_tags),
+            packed_body=packed_body,
             hidden=hidden,
             version=version,
         )

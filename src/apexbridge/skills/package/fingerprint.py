@@ -13,6 +13,8 @@ from apexbridge.skills.package.skill import PackageFile
 MAX_FILES = 20_000
 """A folder with more files is not a skill; it may be a home directory."""
 MAX_FOLDERS_DEEP = 64
+READ_FORMAT = b"2"
+"""Changes if more is read from a folder than before, so that known folders are read again."""
 
 
 class FolderTooLargeError(Exception):
@@ -62,7 +64,7 @@ def scan_folder(folder: Path) -> FolderScan:
         if len(stats) > MAX_FILES:
             raise FolderTooLargeError(f"more than {MAX_FILES} files")
     stats.sort(key=lambda item: item[0])
-    digest = hashlib.blake2b(digest_size=16)
+    digest = hashlib.blake2b(READ_FORMAT, digest_size=16)
     for path, status in stats:
         digest.update(f"{path}\0{sign(status)}\0".encode("utf-8", "surrogateescape"))
     return FolderScan(signature=digest.hexdigest(), marker=marker, stats=tuple(stats))

@@ -107,6 +107,8 @@ class Skill:
     size: int
     content_hash: str
     summary: str
+    body: str = ""
+    """What of its body is searched."""
     warnings: tuple[str, ...] = ()
     arguments: dict[str, ScriptArguments] = field(default_factory=dict)
     """Arguments of its scripts by path, if they could be determined."""

@@ -10,6 +10,7 @@ from typing import BinaryIO
 
 from apexbridge._safe_open import open_file_beneath
 from apexbridge.errors import InvalidArchiveError, InvalidSkillStructureError, SkillError
+from apexbridge.retrieval.body import searchable_body
 from apexbridge.skills import MAX_SKILL_FILE_BYTES, SKILL_FILE, Profile
 from apexbridge.skills.models import SUMMARY_CHARACTERS, LeftOut, ValidationReport
 from apexbridge.skills.package.advice import advice
@@ -399,6 +400,7 @@ class Assessment:
             size=scan.size,
             content_hash=content_hash,
             summary=self.summary,
+            body=searchable_body(self.body),
             warnings=tuple(str(warning) for warning in self.warnings),
             arguments=_arguments(folder, self.entry, [file.path for file in scan.files]),
             needs=read_needs(folder),

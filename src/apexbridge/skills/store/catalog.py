@@ -97,6 +97,11 @@ class Row:
         return str(self.record["summary"])
 
     @property
+    def body(self) -> str:
+        """What of the body is searched; empty for a row of an earlier version, until it is scanned again."""
+        return str(self.record.get("body", ""))
+
+    @property
     def warnings(self) -> list[str]:
         """Those of the last scan."""
         return list(self.record["warnings"])
@@ -168,6 +173,7 @@ def columns_of(skill: Skill) -> dict[str, Any]:
         "record": {
             "metadata": asdict(metadata),
             "summary": skill.summary,
+            "body": skill.body,
             "warnings": list(skill.warnings),
             "arguments": {path: own.to_json() for path, own in skill.arguments.items()},
         },

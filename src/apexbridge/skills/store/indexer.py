@@ -35,7 +35,7 @@ class IndexDocument:
 
     metadata: SkillMetadata
     derived_tags: tuple[str, ...] = ()
-    summary: str
+    body: str
     version: str = ""
     """The content hash; empty if not known yet."""
 
@@ -284,6 +284,4 @@ class Indexer:
 
 
 def _document(row: Row) -> IndexDocument:
-    return IndexDocument(
-        metadata=row.metadata, derived_tags=row.derived_tags, summary=row.summary, version=row.content_hash
-    )
+    return IndexDocument(metadata=row.metadata, derived_tags=row.derived_tags, body=row.body, version=row.content_hash)

@@ -540,7 +540,7 @@ def _renamed(staged: Sequence[StagedSkill], names: Sequence[str]) -> list[Staged
 
 def _document(staged: StagedSkill) -> IndexDocument:
     metadata = staged.skill.metadata
-    return IndexDocument(metadata=metadata, derived_tags=derived_tags_of(metadata), summary=staged.skill.summary)
+    return IndexDocument(metadata=metadata, derived_tags=derived_tags_of(metadata), body=staged.skill.body)
 
 
 def _content(staged: StagedSkill) -> Content:

@@ -1,15 +1,20 @@
 """`apex eval …`: measures the quality of search."""
 
+import json
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
-from apexbridge.errors import ServerError
+from apexbridge.errors import InvalidInputError, ServerError
+from apexbridge.retrieval.body_evaluation import SkillText, evaluate_bodies
 from apexbridge.retrieval.embedders.embedder import choose_embedder
 from apexbridge.retrieval.embedders.model import EmbeddingError
 from apexbridge.retrieval.evaluation import evaluate
+from apexbridge.retrieval.reranking import choose_reranker
 from apexbridge.settings import load_settings
+from apexbridge.skills import SKILL_FILE
+from apexbridge.skills.package.skill_md import read_skill_markdown
 from apexbridge.surfaces.cli.session import Session, command
 
 app = typer.Typer(no_args_is_help=True, rich_markup_mode=None)
@@ -37,7 +42,13 @@ def retrieval(
     with console.progress_bar("embedding the corpus") as progress:
         try:
             found = evaluate(
-                embedder, corpus, queries, run_out=run_out, usage_memory=usage_memory, progress=progress
+                embedder,
+                corpus,
+                queries,
+                run_out=run_out,
+                usage_memory=usage_memory,
+                reranker=choose_reranker(settings.retrieval, settings.data_dir),
+                progress=progress,
             ).model_dump(exclude_none=True)
         except EmbeddingError as error:
             raise ServerError(str(error), code="LANCE_SEARCH_ERROR") from error
@@ -56,3 +67,61 @@ def retrieval(
         console.say("mixed up most often:")
         confusions = [(pair["times"], pair["missed"], pair["taken"]) for pair in found["confusions"]]
         console.table(("TIMES", "MISSED", "FOUND INSTEAD"), confusions)
+
+
+@command(app, "body", connects=False)
+def body(
+    session: Session,
+    folder: Annotated[Path, typer.Argument(metavar="FOLDER", help="A folder with skills, at any depth.")],
+    queries_out: Annotated[
+        Path | None, typer.Option("--queries-out", help="Where to write the requests that were made.")
+    ] = None,
+) -> None:
+    """Measure what the bodies of skills add to search, with requests from held-back lines of the bodies."""
+    console = session.console
+    settings = load_settings()
+    embedder = choose_embedder(settings.retrieval, settings.data_dir)
+    with console.progress_bar("embedding the skills") as progress:
+        try:
+            found, held = evaluate_bodies(embedder, _skills_in(folder), progress)
+        except EmbeddingError as error:
+            raise ServerError(str(error), code="LANCE_SEARCH_ERROR") from error
+    if queries_out is not None:
+        lines = [json.dumps({"query": one.request, "gold": [one.id]}, ensure_ascii=False) for one in held]
+        try:
+            queries_out.write_text("\n".join(lines) + "\n", "utf-8")
+        except OSError as error:
+            raise InvalidInputError(f"{queries_out.name} cannot be written: {error.strerror}") from error
+    view = found.model_dump()
+    if session.show_json(view):
+        return
+    console.facts({"corpus": f"{view['corpus']} skills", "model": view["embedder"]})
+    names = [name for name in view["withBody"] if name != "requests"]
+    rows = [
+        [label, metrics["requests"], *(f"{metrics[name]:.4f}" for name in names)]
+        for label, metrics in (("names and descriptions", view["withoutBody"]), ("with bodies", view["withBody"]))
+    ]
+    console.table(("COMPARED", "COUNT", *names), rows)
+
+
+def _skills_in(folder: Path) -> list[SkillText]:
+    """The skills below a folder. Files that cannot be read as a skill, and copies of a description, are left out."""
+    skills: dict[str, SkillText] = {}
+    for path in sorted(folder.rglob(SKILL_FILE)):
+        try:
+            content = path.read_bytes()
+        except OSError:
+            continue
+        reading = read_skill_markdown(content, folder=path.parent.name, profile="lenient")
+        if reading.metadata is not None:
+            skill = SkillText(
+                id=path.parent.relative_to(folder).as_posix(),
+                name=reading.metadata.name,
+                description=reading.metadata.description,
+                tags=reading.metadata.tags,
+                body=reading.body,
+            )
+            skills.setdefault(skill.description.strip().casefold(), skill)
+    if not skills:
+        raise InvalidInputError(f"{folder.name} has no skills: no folder below it has a readable {SKILL_FILE}.")
+    return list(skills.values())

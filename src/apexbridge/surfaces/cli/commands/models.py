@@ -40,16 +40,15 @@ def add(
     shared: Shared = False,
     data_dir: DataDir = None,
 ) -> None:
-    """Add an embedding model in ONNX format: gte-small, a folder, or a model of the hub."""
+    """Add an embedding model or a reranker in ONNX format: a known one, a folder, or a model of the hub."""
     say = session.console.say if not session.json else (lambda text: None)
     model = _store(data_dir).add(source, name=name, shared=shared, say=say)
     added = model.card.name
     choice = "--default" if added in DEFAULT_MODELS else f"{DEFAULT_MODELS[0]} {added}"
-    session.report(
-        _view(model),
-        f"{added} is added: {model.card.dimensions} dimensions, {model.size // MB} MB. "
-        f"Use it: apex models use {choice}",
-    )
+    what, use = f"{model.card.dimensions} dimensions, ", f"apex models use {choice}"
+    if model.card.kind == "reranker":
+        what, use = "a reranker, ", f"set APEX_RERANKER={added} and restart"
+    session.report(_view(model), f"{added} is added: {what}{model.size // MB} MB. Use it: {use}")
 
 
 @command(app, "list", "ls")
@@ -59,6 +58,7 @@ def list_models(session: Session) -> None:
     rows = [
         (
             model["name"],
+            model["kind"],
             model["dimensions"],
             f"{model['bytes'] // MB} MB" if model["bytes"] is not None else "bundled",
             model["inUse"],
@@ -66,7 +66,7 @@ def list_models(session: Session) -> None:
         )
         for model in found["models"]
     ]
-    session.table(found, ("NAME", "DIMENSIONS", "SIZE", "IN USE", "SOURCE"), rows, empty="")
+    session.table(found, ("NAME", "KIND", "DIMENSIONS", "SIZE", "IN USE", "SOURCE"), rows, empty="")
     if change := found["change"]:
         session.console.say(
             f"{change['done']} of {change['total']} skills are embedded for {' + '.join(change['models'])}"
@@ -107,6 +107,8 @@ def remove(session: Session, name: ModelName, data_dir: DataDir = None) -> None:
     settings = load_settings(data_dir=data_dir)
     if name in read_choice(settings.data_dir):
         raise InvalidInputError(f"{name} is chosen for search. Choose others first: apex models use --default")
+    if name == settings.reranker:
+        raise InvalidInputError(f"APEX_RERANKER names {name}. Remove that setting first.")
     ModelStore(settings.data_dir).remove(name)
     session.report({"name": name}, f"{name} is removed")
 
