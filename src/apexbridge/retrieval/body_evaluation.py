@@ -38,7 +38,7 @@ _LEAD_IN = re.compile(
     re.IGNORECASE,
 )
 _GERUND = re.compile(r"(?P<stem>[a-z]{3,})ing", re.IGNORECASE)
-_DROPPED_E = re.compile(r"(?:[aiu]t|iz|yz|ag|as|uc|id|ov|iv|us|ur|ang|ul|ir|is|ac|ev|iev|ar|ak|in)$")
+_DROPPED_E = re.compile(r"(?:[aiu]t|rg|iz|yz|ag|as|uc|id|ov|iv|us|ur|ang|ul|ir|is|ac|ev|iev|ar|ak|in)$")
 _KEPT_STEM = re.compile(r"(?:ain|oin|ean|ear|eat|oor|ign|visit|edit|audit|submit|wait|ask|track|pack|check|back|sit)$")
 
 
