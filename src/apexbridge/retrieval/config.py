@@ -8,7 +8,7 @@ DEFAULT_LIMIT = 5
 MAX_LIMIT = 100
 DEFAULT_RERANKER_SECONDS = 0.5
 DEFAULT_THRESHOLD = 0.15
-"""Passes 98 to 99.9 % of the right skills of public request sets, and almost nothing for small talk."""
+"""Passes 93 to 99.9 % of the right skills of public request sets, and little for requests that none answers."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -13,9 +13,10 @@ if TYPE_CHECKING:  # clients read results without numpy
     from apexbridge.retrieval.ranking import Candidate
 
 SearchMode = Literal["hybrid", "vector"]
-BIAS, LIKENESS, SHARE, PAST = -3.2, 7.2, 3.2, 4.0
+BIAS, LIKENESS, SHARE, CROWD, PAST = -4.0, 8.0, 2.5, -0.8, 4.0
+"""Logistic weights, fitted on public request sets: right skills against the best skills for requests without one."""
 KEYWORD_BIAS, KEYWORD_SHARE = -1.2, 11.5
-"""Logistic weights, fitted on public request sets: the right skill against skills picked at random."""
+"""The same by words alone, against skills picked at random."""
 
 
 class Why(WireModel):
@@ -69,7 +70,7 @@ def confidence(candidate: "Candidate") -> float:
     if candidate.likeness is None:
         evidence = KEYWORD_BIAS + KEYWORD_SHARE * candidate.share
     else:
-        evidence = BIAS + LIKENESS * candidate.likeness + SHARE * candidate.share
+        evidence = BIAS + LIKENESS * candidate.likeness + SHARE * candidate.share + CROWD * candidate.crowd
     return 1 / (1 + math.exp(-(evidence + PAST * candidate.past)))
 
 

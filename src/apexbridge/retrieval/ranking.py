@@ -35,6 +35,7 @@ KNOWN_LITTLE, KNOWN_ENOUGH, KNOWN_WELL = 0.1, 0.3, 0.7
 """Share of the request's words that the index has. If low, the skills are in another language."""
 COMPARED, COMPARED_BY_MODEL = 512, 32
 """In a large index, skills that are compared exactly: the best by approximate scores, and the nearest of each model."""
+CROWD_FROM, MAX_CROWD = 100, 2.0
 MIN_SPREAD = 1e-9
 """Below this difference all values count as equal."""
 USAGE_WEIGHT = 0.5
@@ -95,6 +96,9 @@ class Candidate:
     """Share of the request's words that the skill has, weighted by rarity."""
     past: float
     """Similarity of the nearest past request, 0 to 1."""
+    crowd: float
+    """How many others it was compared with: 0 for a hundred, 1 for each tenfold. The more, the nearer one is by chance.
+    """
 
 
 def rank(
@@ -332,6 +336,7 @@ def _candidate(
         matched=list(dict.fromkeys([*matched, *translated])),
         share=max(share, translated_share),
         past=_past_use(past.nearest) if past else 0.0,
+        crowd=min(MAX_CROWD, max(0.0, math.log10(len(memory) / CROWD_FROM))),
     )
 
 
