@@ -76,7 +76,7 @@ def test_a_budget_that_is_used_up_leaves_the_rest_unscored(tmp_path: Path) -> No
     assert len(reranker.score("pdf", texts, budget_seconds=0)) == 0
 
 
-def test_a_model_with_three_labels_is_no_reranker(tmp_path: Path) -> None:
+def test_a_model_with_three_labels_is_not_a_reranker(tmp_path: Path) -> None:
     reranker = OnnxReranker(write_reranker(tmp_path / "tiny", labels=3), read_card(tmp_path / "tiny"))
     with pytest.raises(EmbeddingError, match="not a reranker"):
         reranker.score("pdf", ["pdf"], budget_seconds=60)

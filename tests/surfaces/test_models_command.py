@@ -86,7 +86,7 @@ def test_models_are_chosen_on_a_stopped_data_directory(apex: Apex, models: Path,
     assert (marker["embedder"].partition("@")[0], marker["dimensions"]) == ("two", DIMENSIONS)
     assert (data_dir / "models.json").stat().st_mode & 0o777 == 0o600
     listed = apex("models", "list").out.splitlines()
-    assert [line.split("\t")[3] for line in listed if line.split("\t")[0] in ("one", "two")] == ["no", "yes"]
+    assert [line.split("\t")[4] for line in listed if line.split("\t")[0] in ("one", "two")] == ["no", "yes"]
     default = apex("models", "use", "--default", "--json").json
     assert (default["chosen"], default["inUse"][0]) == (None, "use-multilingual-v3")
 

@@ -51,12 +51,12 @@ def searchable_body(markdown: str) -> str:
 
 
 def body_text(found: list[Section]) -> str:
-    kept = [section for section in found if not section.is_against_use]
+    useful = [section for section in found if not section.is_against_use]
     lines = dict.fromkeys(
         (
-            *(line for section in kept if section.is_about_use for line in section.lines),
-            *(section.heading for section in kept if section.heading),
-            *(line for section in kept if not section.is_about_use for line in section.lines),
+            *(line for section in useful if section.is_about_use for line in section.lines),
+            *(section.heading for section in useful if section.heading),
+            *(line for section in useful if not section.is_about_use for line in section.lines),
         )
     )
     return "\n".join(_up_to(MAX_BODY_CHARACTERS, lines))

@@ -78,11 +78,11 @@ def evaluate_bodies(
     held = hold_back(skills)
     if not held:
         raise InvalidInputError(f"No body of {len(skills)} skills has a line that can be held back as a request.")
-    kept = {one.id: one.body for one in held}
+    remaining = {one.id: one.body for one in held}
     questions = [Question(qid=one.id, query=one.request, gold=frozenset({one.id})) for one in held]
     bare = [(skill.id, _document(skill, body="")) for skill in skills]
     whole = [
-        (skill.id, _document(skill, body=kept[skill.id] if skill.id in kept else searchable_body(skill.body)))
+        (skill.id, _document(skill, body=remaining[skill.id] if skill.id in remaining else searchable_body(skill.body)))
         for skill in skills
     ]
     total = 2 * len(skills)

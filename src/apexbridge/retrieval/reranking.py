@@ -29,7 +29,7 @@ def choose_reranker(settings: RetrievalSettings, data_dir: Path | None = None) -
     rerankers = {model.card.name: model for model in added if model.card.kind == "reranker"}
     if settings.reranker not in rerankers:
         raise ServerError(
-            f"APEX_RERANKER names {settings.reranker}, which is no installed reranker. "
+            f"APEX_RERANKER names {settings.reranker}, which is not an installed reranker. "
             f"There is: {', '.join(rerankers) or 'none'}. Add one: apex models add ms-marco-minilm-l12-v2",
             code="INVALID_SETTING",
         )
@@ -44,7 +44,7 @@ def reranked(reranker: OnnxReranker, request: str, ranked: Sequence[Ranked], *, 
     judged = reranker.score(request, texts, budget_seconds=budget_seconds)
     scores = np.array([candidate.score for _, candidate in ranked[: len(judged)]], np.float32)
     mixed = (1 - RERANKER_WEIGHT) * _scaled(scores) + RERANKER_WEIGHT * _scaled(judged)
-    return [*(ranked[place] for place in np.argsort(-mixed, kind="stable")), *ranked[len(judged) :]]
+    return [*(ranked[number] for number in np.argsort(-mixed, kind="stable")), *ranked[len(judged) :]]
 
 
 def _scaled(values: Floats) -> Floats:

@@ -77,8 +77,8 @@ def read_card(folder: Path, name: str | None = None) -> ModelCard:
     sentence = _json(folder / "sentence_bert_config.json", is_required=False)
     request_prefix, document_prefix = _prefixes(folder, str(config.get("_name_or_path") or name))
     kind = _kind(config)
-    wanted = MAX_TOKENS if kind == "embedding" else RERANKER_TOKENS
-    limits = (sentence.get("max_seq_length"), config.get("max_position_embeddings"), wanted)
+    most = MAX_TOKENS if kind == "embedding" else RERANKER_TOKENS
+    limits = (sentence.get("max_seq_length"), config.get("max_position_embeddings"), most)
     tokenizer = _json(folder / "tokenizer_config.json", is_required=False)
     fields = {
         "name": name,
