@@ -22,14 +22,14 @@ DENSE_WEIGHT = 0.7
 GIST_SHARE = 0.5
 """Share of the dense weight of the English models, if they read a translation of the request, word by word."""
 CLAUSE_WEIGHT, CLAUSE_WEIGHT_CJK = 0.1, 0.35
-LEXICAL_WEIGHT, MAX_LEXICAL_WEIGHT = 0.25, 0.7
+LEXICAL_WEIGHT, MAX_LEXICAL_WEIGHT = 0.25, 1.0
 BODY_LEXICAL_WEIGHT = 0.1
 """Added where skills have bodies, whose words say more than those of descriptions alone."""
 DESCRIBED_TOKENS, INSTRUCTED_TOKENS = 40.0, 80.0
 """Mean length of skills without bodies at the most, and with bodies at least."""
 CORRECTED_WEIGHT = 0.7
 """Weight of a word that was probably meant, relative to one that was typed."""
-LEXICAL_GROWTH, LEXICAL_GROWTH_FROM = 0.4, 4000
+LEXICAL_GROWTH, LEXICAL_GROWTH_FROM = 0.6, 5000
 """In a large library many skills mean nearly the same and words decide: weight added per tenfold size."""
 KNOWN_LITTLE, KNOWN_ENOUGH, KNOWN_WELL = 0.1, 0.3, 0.7
 """Share of the request's words that the index has. If low, the skills are in another language."""

@@ -16,7 +16,7 @@ def read_choice(data_dir: Path) -> tuple[str, ...]:
         names = json.loads(path.read_bytes())["models"]
         if not isinstance(names, list) or not all(isinstance(name, str) for name in names):
             raise ValueError("models is not a list of names")
-    except FileNotFoundError:
+    except (FileNotFoundError, NotADirectoryError):
         return ()
     except (OSError, ValueError, KeyError, TypeError, RecursionError) as error:
         raise ServerError(
