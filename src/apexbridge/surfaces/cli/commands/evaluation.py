@@ -2,7 +2,7 @@
 
 import json
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
@@ -15,6 +15,7 @@ from apexbridge.retrieval.reranking import choose_reranker
 from apexbridge.settings import load_settings
 from apexbridge.skills import SKILL_FILE
 from apexbridge.skills.package.skill_md import read_skill_markdown
+from apexbridge.surfaces.cli.console import Console
 from apexbridge.surfaces.cli.session import Session, command
 
 app = typer.Typer(no_args_is_help=True, rich_markup_mode=None)
@@ -54,15 +55,7 @@ def retrieval(
             raise ServerError(str(error), code="LANCE_SEARCH_ERROR") from error
     if session.show_json(found):
         return
-    console.facts({"corpus": f"{found['corpus']} skills", "model": found["embedder"]})
-    sets = {"all": found["metrics"], "all, the other half learnt": found.get("withUsageMemory")}
-    names = [name for name in found["metrics"] if name != "requests"]
-    rows = [
-        [label, metrics["requests"], *(f"{metrics[name]:.4f}" for name in names)]
-        for label, metrics in sets.items()
-        if metrics
-    ]
-    console.table(("QUERIES", "COUNT", *names), rows)
+    _show(console, found, {"all": found["metrics"], "all, the other half learnt": found.get("withUsageMemory")})
     if found["confusions"]:
         console.say("mixed up most often:")
         confusions = [(pair["times"], pair["missed"], pair["taken"]) for pair in found["confusions"]]
@@ -95,13 +88,18 @@ def body(
     view = found.model_dump()
     if session.show_json(view):
         return
-    console.facts({"corpus": f"{view['corpus']} skills", "model": view["embedder"]})
-    names = [name for name in view["withBody"] if name != "requests"]
-    rows = [
-        [label, metrics["requests"], *(f"{metrics[name]:.4f}" for name in names)]
-        for label, metrics in (("names and descriptions", view["withoutBody"]), ("with bodies", view["withBody"]))
-    ]
-    console.table(("COMPARED", "COUNT", *names), rows)
+    _show(console, view, {"names and descriptions": view["withoutBody"], "with bodies": view["withBody"]})
+
+
+def _show(console: Console, found: dict[str, Any], measured: dict[str, dict[str, Any] | None]) -> None:
+    """What was evaluated, and a row of metrics for each way of searching."""
+    console.facts({"corpus": f"{found['corpus']} skills", "model": found["embedder"]})
+    rows = {label: metrics for label, metrics in measured.items() if metrics}
+    names = [name for name in next(iter(rows.values())) if name != "requests"]
+    console.table(
+        ("QUERIES", "COUNT", *names),
+        [[label, metrics["requests"], *(f"{metrics[name]:.4f}" for name in names)] for label, metrics in rows.items()],
+    )
 
 
 def _skills_in(folder: Path) -> list[SkillText]:
