@@ -288,6 +288,10 @@ def broken_server(*answers: bytes) -> Iterator[str]:
                 with connection:
                     connection.recv(65536)
                     connection.sendall(answer)
+                    connection.shutdown(socket.SHUT_WR)
+                    # Closed with a part of the request unread, the connection would be reset before the answer is read.
+                    while connection.recv(65536):
+                        pass
 
         thread = threading.Thread(target=serve, daemon=True)
         thread.start()

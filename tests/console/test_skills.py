@@ -130,6 +130,7 @@ def test_a_switch_turns_a_skill_off_and_on(console: Console, open_page: OpenPage
     expect(switch).not_to_be_checked()
     expect(row(page, "switched").get_by_text("off", exact=True)).to_be_visible()
     wait_until(lambda: not is_enabled(console, "switched"))
+    expect(switch).to_be_enabled()  # unlike a click, a key does not wait for the answer of the server
     switch.press("Space")
     expect(switch).to_be_checked()
     wait_until(lambda: is_enabled(console, "switched"))
