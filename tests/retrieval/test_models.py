@@ -14,7 +14,7 @@ from typer.testing import CliRunner
 from apexbridge.errors import ApexBridgeError, InvalidInputError, ServerError
 from apexbridge.retrieval.config import RetrievalSettings
 from apexbridge.retrieval.embedders import model_sources
-from apexbridge.retrieval.embedders.embedder import choose_embedder
+from apexbridge.retrieval.embedders.embedder import choose_embedder, installed_models
 from apexbridge.retrieval.embedders.model import EmbeddingError
 from apexbridge.retrieval.embedders.model_card import CARD_FILE, read_card
 from apexbridge.retrieval.embedders.model_sources import KnownModel, digest_of
@@ -216,6 +216,16 @@ def test_the_default_installation_has_three_models() -> None:
     assert names == ["use-multilingual-v3", "minilm-l6-v2", "gte-small"], "make .venv/models.stamp"
 
 
+def test_an_added_model_is_used_instead_of_the_bundled_english_one_only(tmp_path: Path, shared: Path) -> None:
+    store = ModelStore(tmp_path / "data")
+    for name in ("minilm-l6-v2", "use-multilingual-v3"):
+        store.add(str(write_model(tmp_path / name)), name=name, say=quiet)
+    english, multilingual = (
+        installed_models(tmp_path / "data")[name] for name in ("minilm-l6-v2", "use-multilingual-v3")
+    )
+    assert (english.dimensions, multilingual.dimensions) == (DIMENSIONS, 512)
+
+
 def test_models_are_managed_on_the_command_line(tmp_path: Path, shared: Path) -> None:
     folder = write_model(tmp_path / "tiny")
     options = ["--data-dir", str(tmp_path / "data")]
@@ -223,7 +233,12 @@ def test_models_are_managed_on_the_command_line(tmp_path: Path, shared: Path) ->
     added = run(app, ["models", "add", str(folder), "--name", "small", "--json", *options])
     assert json.loads(added.stdout)["dimensions"] == DIMENSIONS
     listed = run(app, ["models", "list", "--json", *options])
-    assert json.loads(listed.stdout)["models"][0]["name"] == "small"
+    assert "small" in [model["name"] for model in json.loads(listed.stdout)["models"]]
+    assert run(app, ["models", "add", str(folder), "--name", "small", *options]).exit_code == 1
+    assert run(app, ["models", "add", str(tmp_path), "--name", "small", "--replace", *options]).exit_code == 1
+    assert "small" in run(app, ["models", "list", *options]).stdout, "what cannot be replaced stays"
+    assert run(app, ["models", "add", str(folder), "--name", "small", "--replace", *options]).exit_code == 0
+    assert [path.name for path in (tmp_path / "data/models").iterdir()] == ["small"]
     assert run(app, ["models", "remove", "small", *options]).exit_code == 0
     left = json.loads(run(app, ["models", "ls", "--json", *options]).stdout)["models"]
     assert [model["bytes"] for model in left] == [None] * len(left), "the bundled ones"

@@ -191,7 +191,10 @@ def installed_models(data_dir: Path | None) -> dict[str, Model]:
     added, problems = ModelStore(data_dir).models()
     for problem in problems.values():
         logger.warning("%s", problem)
-    return {**{model.card.name: model.open() for model in added if model.card.kind == "embedding"}, **models}
+    # The English model may be added too, as a faster version. The multilingual one always comes from its package.
+    own = {model.card.name: model.open() for model in added if model.card.kind == "embedding"}
+    own.pop(MultilingualModel.id, None)
+    return {**models, **own}
 
 
 def _embed_request(model: Model, request: str) -> ModelVectors | None:

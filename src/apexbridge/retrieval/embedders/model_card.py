@@ -25,7 +25,7 @@ MAX_TOKENS = 128
 MAX_CONFIG_BYTES = 1_000_000
 ENGLISH_BERT_WORDS = 30_522
 """Size of the vocabulary of English BERT, which nearly all English models use."""
-DEFAULT_WEIGHT = 3.0
+DEFAULT_WEIGHT = 2.4
 PREFIXES = {
     "e5": ("query: ", "passage: "),
     "bge-small-en": ("Represent this sentence for searching relevant passages: ", ""),

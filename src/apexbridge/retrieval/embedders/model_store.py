@@ -64,10 +64,13 @@ class ModelStore:
                 problems[name] = str(error)
         return found, problems
 
-    def add(self, source: str, *, name: str | None = None, shared: bool = False, say: Say = print) -> InstalledModel:
+    def add(
+        self, source: str, *, name: str | None = None, shared: bool = False, replace: bool = False, say: Say = print
+    ) -> InstalledModel:
         """Install a model from a folder, a name of the list of known ones, or the hub: `owner/name@revision`.
 
-        It is loaded once and has to embed a text. Raises InvalidInputError.
+        It is loaded once and has to embed a text. With `replace`, it takes the place of one with the same name, which
+        stays if this fails. Raises InvalidInputError.
         """
         target_name = name or _name_of(source)
         if not re.fullmatch(NAME_PATTERN, target_name):
@@ -76,7 +79,7 @@ class ModelStore:
                 "as in --name my-model"
             )
         target = self._folders[-1 if shared else 0] / target_name
-        if target.exists():
+        if target.exists() and not replace:
             raise InvalidInputError(f"There is a model named {target_name} already: apex models remove {target_name}")
         with _staged(target) as folder:
             try:
@@ -92,7 +95,10 @@ class ModelStore:
                 InstalledModel(folder=folder, card=card).try_out()
             except EmbeddingError as error:
                 raise InvalidInputError(str(error).replace(str(folder), source)) from error
-            folder.rename(target)
+            with _staged(target) as old:
+                if target.exists():
+                    target.rename(old / target.name)
+                folder.rename(target)
         return InstalledModel(folder=target, card=card)
 
     def remove(self, name: str) -> None:

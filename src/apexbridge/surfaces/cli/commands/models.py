@@ -38,11 +38,12 @@ def add(
     ],
     name: Annotated[str | None, typer.Option("--name", help="Its name here.", show_default="that of SOURCE")] = None,
     shared: Shared = False,
+    replace: Annotated[bool, typer.Option("--replace", help="Replace a model with the same name.")] = False,
     data_dir: DataDir = None,
 ) -> None:
     """Add an embedding model or a reranker in ONNX format: a known one, a folder, or a model of the hub."""
     say = session.console.say if not session.json else (lambda text: None)
-    model = _store(data_dir).add(source, name=name, shared=shared, say=say)
+    model = _store(data_dir).add(source, name=name, shared=shared, replace=replace, say=say)
     added = model.card.name
     choice = "--default" if added in DEFAULT_MODELS else f"{DEFAULT_MODELS[0]} {added}"
     what, use = f"{model.card.dimensions} dimensions, ", f"apex models use {choice}"
