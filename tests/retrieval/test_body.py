@@ -90,8 +90,8 @@ async def test_a_skill_is_found_by_words_of_its_body(searching: Searching) -> No
 
 def test_words_of_the_description_weigh_more_than_those_of_the_body() -> None:
     index = KeywordIndex()
-    index.put(0, ["boat", "red"], ["sail"])
-    index.put(1, ["sail", "red"], ["boat"])
+    index.put(0, ["boat", "red"], body=["sail"])
+    index.put(1, ["sail", "red"], body=["boat"])
     assert index.score(["sail"])[1] > index.score(["sail"])[0] > 0
     assert index.matched(0, ["sail", "boat"])[0] == ["sail", "boat"]
     assert index.matched(0, ["sail"])[1] == 0, "only words of the description count for the confidence"

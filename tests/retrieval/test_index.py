@@ -45,15 +45,30 @@ def test_keyword_scores_equal_plain_bm25_after_any_changes(
         _compare_with_plain_bm25(changes, query)
 
 
+def plain_overlap(documents: list[list[str]], query: list[str], translated: str) -> list[tuple[float, float, float]]:
+    """What `KeywordIndex.overlap` promises, for documents whose first word is their name."""
+    spread = Counter(word for words in documents for word in set(words))
+    rarity = {word: math.log1p((len(documents) - spread[word] + 0.5) / (spread[word] + 0.5)) for word in set(query)}
+    total = max(sum(rarity.values()), 1e-9)
+    return [
+        (
+            sum(rarity[word] for word in rarity if word in words) / total,
+            sum(rarity[word] for word in rarity if word in words[:1]) / total,
+            float(not {*query, translated}.isdisjoint(words[:1])),
+        )
+        for words in documents
+    ]
+
+
 def _compare_with_plain_bm25(changes: list[tuple[str, int, list[str]]], query: list[str]) -> None:
     index, plain = KeywordIndex(), list[list[str]]()
     for change, number, words in changes:
         if change == "put":
-            index.put(len(plain), words)
+            index.put(len(plain), words, name=words[:1])
             plain.append(words)
         elif plain and change == "replace":
             slot = number % len(plain)
-            index.put(slot, words)
+            index.put(slot, words, name=words[:1])
             plain[slot] = words
         elif plain:
             slot = number % len(plain)
@@ -69,6 +84,12 @@ def _compare_with_plain_bm25(changes: list[tuple[str, int, list[str]]], query: l
         restored = KeywordIndex()
         restored.restore(index.packed(np.arange(len(plain))))
         np.testing.assert_array_equal(restored.score(query), index.score(query))
+        for own in (index, restored):
+            overlap = own.overlap(query, ["beta"])
+            request, by_name, name = zip(*plain_overlap(plain, query, "beta"), strict=True)
+            assert np.allclose(overlap.request, request, atol=1e-5)
+            assert np.allclose(overlap.request_by_name, by_name, atol=1e-5)
+            np.testing.assert_array_equal(overlap.name, name)
         for slot, words in enumerate(plain):
             assert set(index.matched(slot, query)[0]) == set(words) & set(query)
             found, share = restored.matched(slot, query)

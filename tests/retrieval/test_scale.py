@@ -16,7 +16,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from apexbridge.retrieval.documents import Document
-from apexbridge.retrieval.embedders.embedder import Embedder
+from apexbridge.retrieval.embedders.embedder import DocumentVector, Embedder
 from apexbridge.retrieval.embedders.model import Floats, Scale, normalized
 from apexbridge.retrieval.index.vector_file import PENDING_ROWS, VectorFile, VectorFileError
 from apexbridge.retrieval.index.vector_index import VectorIndex
@@ -169,7 +169,13 @@ def test_reasons_in_a_large_index_are_those_of_an_exact_one(large: tuple[Embedde
 def test_all_skills_can_be_ranked_in_a_large_index(large: tuple[Embedder, VectorIndex, VectorIndex]) -> None:
     embedder, exact, approximate = large
     text = "merge my invoices for finance, then translate the poems"
-    assert found(approximate, embedder, text, count=1500) == found(exact, embedder, text, count=1500)
+    request = Request.of(text, embedder.embed_request(text))
+    by_slot = [
+        {one.slot: one.score for one in rank(index, embedder.models, request, count=1500)}
+        for index in (exact, approximate)
+    ]
+    assert len(by_slot[0]) == 1500
+    assert by_slot[1] == pytest.approx(by_slot[0], abs=1e-5)
 
 
 def test_an_index_that_was_changed_ranks_as_a_new_one(large: tuple[Embedder, VectorIndex, VectorIndex]) -> None:
@@ -223,6 +229,33 @@ def test_vectors_without_variance_are_ranked(kind: str) -> None:
     assert all(name.startswith("x-") for name in names)
     if kind == "two kinds":
         assert all(int(name[2:]) % 2 == 0 for name in names)
+
+
+@pytest.mark.slow
+@pytest.mark.anyio
+async def test_a_hundred_thousand_identical_descriptions_hide_nothing(data_dir: Path) -> None:
+    embedder = word_embedder()
+    searching = Searching(data_dir, embedder)
+    description = "merges invoices for finance"
+    (same,) = embedder.embed_documents([Document(name="copy", description=description)])
+    vector = DocumentVector(vector=same, embedder=embedder.id)
+    other = Document(name="translate-poems", description="translates poems")
+    async with searching.open() as service:
+        for start in range(0, 100_000, 5_000):
+            copies = [
+                Document(name=f"copy-{number}", description=description) for number in range(start, start + 5_000)
+            ]
+            await service.upsert(copies, [vector] * len(copies))
+        await service.index_skill(other)
+        for text, name in (("merge my invoices", "copy-"), ("translate a poem", other.name)):
+            found = (await service.search(text, threshold=0)).results
+            assert found[0].name.startswith(name)
+        report = await service.confusable(limit=10)
+        assert (report.total, len(report.pairs)) == (99_999, 10)
+        assert await service.remove(["copy-17"]) == ["copy-17"]
+    async with searching.open() as again:
+        assert (await again.search("translate a poem", threshold=0)).results[0].name == other.name
+        assert len(again.model_warnings) == 0
 
 
 @pytest.mark.parametrize("dimensions", [(1,), (64,), (300, 5)])

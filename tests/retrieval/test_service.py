@@ -692,3 +692,18 @@ async def test_a_mistyped_request_finds_the_skill_and_shows_the_word_that_was_me
         assert first.name == "weather"
         assert set(first.why.matched_words) == {"weather", "forecast"}
         assert await service.find_relevant_skills("leather footwear") == []
+
+
+@pytest.mark.anyio
+@pytest.mark.computes_in_loop
+async def test_a_skill_is_first_for_its_name_although_words_of_a_name_count_less(searching: Searching) -> None:
+    async with searching.open() as service:
+        await service.index_skills(
+            [
+                Document(name="commit-message", description="Describes what changed, for the history"),
+                Document(name="cut-off", description="Writes commit messages out of a diff"),
+                Document(name="diff-viewer", description="Shows a diff in colours"),
+            ]
+        )
+        assert (await service.search("commit message")).results[0].name == "commit-message"
+        assert (await service.search("write a commit message for my diff")).results[0].name == "cut-off"

@@ -337,6 +337,7 @@ def test_retrieval_is_evaluated_on_corpus_and_query_files(apex: Apex, tmp_path: 
     assert figures["metrics"]["R@5"] == 0.75
     assert figures["metrics"]["MRR"] == 0.75
     assert figures["withUsageMemory"]["requests"] == 4
+    assert figures["wordsAlone"]["R@5"] == 0.75
     assert figures["confusions"][0]["missed"] == "id-nowhere"
     lines = [json.loads(line) for line in run.read_text().splitlines()]
     assert [line["qid"] for line in lines] == ["a", "b", "c", "4"]

@@ -15,7 +15,7 @@ from apexbridge.retrieval.documents import Document
 from apexbridge.retrieval.embedders.embedder import Embedder, RequestVectors
 from apexbridge.retrieval.embedders.onnx_reranker import OnnxReranker
 from apexbridge.retrieval.index.vector_index import VectorIndex
-from apexbridge.retrieval.ranking import Request, rank
+from apexbridge.retrieval.ranking import Candidate, Request, rank
 from apexbridge.retrieval.reranking import reranked
 from apexbridge.retrieval.text import visible
 from apexbridge.retrieval.usage import UsageMemory, request_vector
@@ -80,6 +80,7 @@ class Evaluation(WireModel):
     corpus: int
     embedder: str
     metrics: Metrics
+    words_alone: Metrics = Field(description="Without the meanings: what search finds if the models fail.")
     confusions: list[Confusion] = Field(description="The most frequent confusions.")
     with_usage_memory: Metrics | None = Field(
         default=None, description="Each half of the requests, searched after the other half was learned."
@@ -121,12 +122,16 @@ class Corpus:
         """The ids of the best skills, best first."""
         text, vectors = self._embed(question)
         past = self.usage.recall(vectors, caller="", shared=True)
-        found = rank(self._memory, self._embedder.models, Request.of(text, vectors, past), count=RANKED)
+        found = self._rank(Request.of(text, vectors, past))
         if self._reranker is not None:
             ranked = [(self._memory.documents[candidate.slot], candidate) for candidate in found]
             ranked = reranked(self._reranker, text, ranked, budget_seconds=math.inf)
             found = [candidate for _, candidate in ranked]
-        return [self._ids[candidate.slot] for candidate in found]
+        return self._ids_of(found)
+
+    def search_by_words(self, question: Question) -> list[str]:
+        """The ids of the best skills by words alone, best first."""
+        return self._ids_of(self._rank(Request.of(visible(question.query), None)))
 
     def teach(self, question: Question) -> None:
         """Learn that the right skills answered this request."""
@@ -135,6 +140,12 @@ class Corpus:
         for slot, key in enumerate(self._ids):
             if key in question.gold:
                 self.usage.teach(self._memory.documents[slot].name, vector, caller="")
+
+    def _rank(self, request: Request) -> list[Candidate]:
+        return rank(self._memory, self._embedder.models, request, count=RANKED)
+
+    def _ids_of(self, candidates: Sequence[Candidate]) -> list[str]:
+        return [self._ids[candidate.slot] for candidate in candidates]
 
     def _embed(self, question: Question) -> tuple[str, RequestVectors]:
         text = visible(question.query)
@@ -171,6 +182,7 @@ def evaluate(
         corpus=len(entries),
         embedder=embedder.id,
         metrics=measure(asked, answers),
+        words_alone=measure(asked, [corpus.search_by_words(question) for question in asked]),
         confusions=_confusions(asked, answers),
         with_usage_memory=measure([*second, *first], later) if usage_memory else None,
     )

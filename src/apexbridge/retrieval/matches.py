@@ -13,7 +13,7 @@ if TYPE_CHECKING:  # clients read results without numpy
     from apexbridge.retrieval.ranking import Candidate
 
 SearchMode = Literal["hybrid", "vector"]
-BIAS, LIKENESS, SHARE, CROWD, PAST = -4.0, 8.0, 2.5, -0.8, 4.0
+BIAS, LIKENESS, RAREST, KNOWN, CROWD, PAST = -4.45, 8.0, 4.0, 1.5, -1.0, 5.5
 """Logistic weights, fitted on public request sets: right skills against the best skills for requests without one."""
 KEYWORD_BIAS, KEYWORD_SHARE = -1.2, 11.5
 """The same by words alone, against skills picked at random."""
@@ -70,7 +70,13 @@ def confidence(candidate: "Candidate") -> float:
     if candidate.likeness is None:
         evidence = KEYWORD_BIAS + KEYWORD_SHARE * candidate.share
     else:
-        evidence = BIAS + LIKENESS * candidate.likeness + SHARE * candidate.share + CROWD * candidate.crowd
+        evidence = (
+            BIAS
+            + LIKENESS * candidate.likeness
+            + RAREST * candidate.rarest
+            + KNOWN * candidate.known
+            + CROWD * candidate.crowd
+        )
     return 1 / (1 + math.exp(-(evidence + PAST * candidate.past)))
 
 

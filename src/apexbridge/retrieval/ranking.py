@@ -22,20 +22,24 @@ DENSE_WEIGHT = 0.7
 GIST_SHARE = 0.5
 """Share of the dense weight of the English models, if they read a translation of the request, word by word."""
 CLAUSE_WEIGHT, CLAUSE_WEIGHT_CJK = 0.1, 0.35
-LEXICAL_WEIGHT, MAX_LEXICAL_WEIGHT = 0.25, 1.0
-BODY_LEXICAL_WEIGHT = 0.1
+COVERAGE_WEIGHT, NAME_WEIGHT = 0.5, 0.06
+"""Of the share of the request's words that a skill has, and of the share of its name's words that the request has."""
+NAME_DISCOUNT = 0.9
+"""Of a word that the name has, unless the request is the name: it counts in the vectors and BM25 already."""
+BM25_WEIGHT, MAX_BM25_WEIGHT = 0.16, 1.0
+BODY_BM25_WEIGHT = 0.1
 """Added where skills have bodies, whose words say more than those of descriptions alone."""
 DESCRIBED_TOKENS, INSTRUCTED_TOKENS = 40.0, 80.0
 """Mean length of skills without bodies at the most, and with bodies at least."""
 CORRECTED_WEIGHT = 0.7
 """Weight of a word that was probably meant, relative to one that was typed."""
-LEXICAL_GROWTH, LEXICAL_GROWTH_FROM = 0.6, 5000
+BM25_GROWTH, BM25_GROWTH_FROM = 0.6, 5000
 """In a large library many skills mean nearly the same and words decide: weight added per tenfold size."""
 KNOWN_LITTLE, KNOWN_ENOUGH, KNOWN_WELL = 0.1, 0.3, 0.7
 """Share of the request's words that the index has. If low, the skills are in another language."""
 COMPARED, COMPARED_BY_MODEL = 512, 32
 """In a large index, skills that are compared exactly: the best by approximate scores, and the nearest of each model."""
-CROWD_FROM, MAX_CROWD = 100, 2.0
+CROWD_FROM, MAX_CROWD = 10, 3.0
 MIN_SPREAD = 1e-9
 """Below this difference all values count as equal."""
 USAGE_WEIGHT = 0.5
@@ -67,6 +71,11 @@ class Request:
         """All corrections."""
         return [word for words in self.corrections.values() for word in words]
 
+    @property
+    def meant(self) -> list[str]:
+        """Its words, with corrections instead of those that have some."""
+        return [meant for word in self.words for meant in self.corrections.get(word, [word])]
+
     @classmethod
     def of(cls, text: str, vectors: RequestVectors | None, past: Mapping[str, PastUse] | None = None) -> "Request":
         known, others = translated(text)
@@ -93,11 +102,15 @@ class Candidate:
     keyword_rank: int | None
     matched: list[str]
     share: float
-    """Share of the request's words that the skill has, weighted by rarity."""
+    """Share of the request's words that its name, description and tags have, weighted by rarity."""
+    rarest: float
+    """Rarity of the two rarest words that match: the mean, 0 to 1. If only one matches, the other one counts 0."""
+    known: float
+    """Share of the request's words that the library has, 0 to 1."""
     past: float
     """Similarity of the nearest past request, 0 to 1."""
     crowd: float
-    """How many others it was compared with: 0 for a hundred, 1 for each tenfold. The more, the nearer one is by chance.
+    """How many others it was compared with: 0 for ten, 1 for each tenfold. The more, the nearer one is by chance.
     """
 
 
@@ -115,8 +128,9 @@ def rank(
         return []
     request = _adapted(memory, request)
     score, likeness, words = _scores(memory, models, request, lexical=lexical, allowed=allowed, count=count)
+    known = min(1.0, _known(memory, request))
     return [
-        _candidate(memory, request, slot, float(score[slot]), likeness, words)
+        _candidate(memory, request, slot, float(score[slot]), likeness, words, known)
         for slot in _top(score, count)
         if score[slot] > -np.inf
     ]
@@ -195,7 +209,7 @@ def _scores(
     words = memory.keywords.score(request.words) + memory.keywords.score(request.translated)
     if request.corrections:
         words = words + CORRECTED_WEIGHT * memory.keywords.score(request.corrected)
-    weighted_words = _lexical_weight(memory, request) * _over_max(words) if lexical else None
+    weighted_words = _weighted_words(memory, request, words) if lexical else None
     nearness = _nearness(memory, request)
 
     def scores(cosines: _Cosines) -> tuple[Floats, Floats | None]:
@@ -275,17 +289,26 @@ def _model_weights(models: Sequence[Model], vectors: RequestVectors) -> list[flo
     return list(DENSE_WEIGHT * weights / max(weights.sum(), MIN_SPREAD))
 
 
-def _lexical_weight(memory: VectorIndex, request: Request) -> float:
-    growth = LEXICAL_GROWTH * math.log10(len(memory) / LEXICAL_GROWTH_FROM)
-    lengths = (DESCRIBED_TOKENS, INSTRUCTED_TOKENS)
-    bodies = float(np.interp(memory.keywords.mean_length, lengths, (0, BODY_LEXICAL_WEIGHT)))
-    weight = min(MAX_LEXICAL_WEIGHT, LEXICAL_WEIGHT + bodies + max(0.0, growth))
+def _weighted_words(memory: VectorIndex, request: Request, bm25: Floats) -> Floats:
+    """Per slot: what the words add to the score."""
     if request.vectors is None:
-        return weight
-    known = memory.keywords.coverage(
-        request.words, [*request.translated, *(meant for meant, *_ in request.corrections.values())]
-    )
-    return weight * min(1.0, max(0.0, (known - KNOWN_LITTLE) / (KNOWN_ENOUGH - KNOWN_LITTLE)))
+        return _over_max(bm25)
+    growth = BM25_GROWTH * math.log10(len(memory) / BM25_GROWTH_FROM)
+    lengths = (DESCRIBED_TOKENS, INSTRUCTED_TOKENS)
+    bodies = float(np.interp(memory.keywords.mean_length, lengths, (0, BODY_BM25_WEIGHT)))
+    weight = min(MAX_BM25_WEIGHT, BM25_WEIGHT + bodies + max(0.0, growth))
+    overlap = memory.keywords.overlap(request.meant, request.translated)
+    is_name = (overlap.name * overlap.request_by_name) ** 2
+    covered = overlap.request - NAME_DISCOUNT * overlap.request_by_name * (1 - is_name)
+    words: Floats = weight * _over_max(bm25) + COVERAGE_WEIGHT * covered + NAME_WEIGHT * overlap.name
+    gate = min(1.0, max(0.0, (_known(memory, request) - KNOWN_LITTLE) / (KNOWN_ENOUGH - KNOWN_LITTLE)))
+    return words * np.float32(gate)
+
+
+def _known(memory: VectorIndex, request: Request) -> float:
+    """Share of the request's words that the library has, also translated or corrected. May exceed 1."""
+    corrected = (meant for meant, *_ in request.corrections.values())
+    return memory.keywords.coverage(request.words, [*request.translated, *corrected])
 
 
 def _nearness(memory: VectorIndex, request: Request) -> tuple[Floats, Floats] | None:
@@ -322,19 +345,22 @@ def _candidate(
     score: float,
     likeness: Floats | None,
     words: Floats,
+    known: float,
 ) -> Candidate:
-    words_meant = [meant for word in request.words for meant in request.corrections.get(word, [word])]
-    matched, share = memory.keywords.matched(slot, words_meant)
+    matched, share = memory.keywords.matched(slot, request.meant)
     translated, translated_share = memory.keywords.matched(slot, request.translated)
     past = request.past.get(memory.documents[slot].name)
+    words_found = list(dict.fromkeys([*matched, *translated]))
     return Candidate(
         slot=slot,
         score=score,
         likeness=None if likeness is None or not memory.has_vector[slot] else float(likeness[slot]),
         vector_rank=None if likeness is None or not memory.has_vector[slot] else _rank_in(likeness, slot),
         keyword_rank=_rank_in(words, slot) if words[slot] > 0 else None,
-        matched=list(dict.fromkeys([*matched, *translated])),
+        matched=words_found,
         share=max(share, translated_share),
+        rarest=sum(sorted(map(memory.keywords.rarity, words_found))[-2:]) / 2,
+        known=known,
         past=_past_use(past.nearest) if past else 0.0,
         crowd=min(MAX_CROWD, max(0.0, math.log10(len(memory) / CROWD_FROM))),
     )

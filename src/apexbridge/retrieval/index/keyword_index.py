@@ -5,9 +5,9 @@ import json
 import math
 from bisect import bisect_left, insort
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -31,7 +31,11 @@ RECENT_DOCUMENTS = 512
 """Changed documents that are indexed again at the next query. More become a segment."""
 BODY_WEIGHT = 0.5
 """Of a word in the body, relative to one in the name, the description or the tags."""
-MAX_COUNT = np.iinfo(np.uint8).max
+NAME_FLAG = 1 << 15
+"""In the counts of a posting: the word is in the name."""
+MAX_OWN_COUNT, MAX_BODY_COUNT = 127, 255
+MIN_SLOTS = 20
+"""In a library of five skills, a word that one of them has is not common."""
 MAX_INSERTED_WORDS = 100
 """New words inserted into the sorted ones. If there are more, all are sorted again."""
 
@@ -47,7 +51,11 @@ class _Segment:
     documents: Integers
     """Ascending within a term."""
     counts: NDArray[np.uint16]
-    """How often the document has the term: in its description in the upper byte, in its body in the lower one."""
+    """How often the document has the term.
+
+    The lower byte is for its body. The upper one is for its name, description and tags; its first bit says whether the
+    name has it.
+    """
 
     @classmethod
     def of(cls, terms: Integers, documents: Integers, counts: NDArray[np.uint16], words: int) -> "_Segment":
@@ -76,6 +84,17 @@ class _Segment:
         return np.diff(before[self.starts])
 
 
+class Overlap(NamedTuple):
+    """Per slot, how far the words of a request and of the slot are the same."""
+
+    request: Floats
+    """Share of the request's words that the slot has, weighted by rarity."""
+    request_by_name: Floats
+    """Share of them that its name has."""
+    name: Floats
+    """Share of the name's words that the request has."""
+
+
 class KeywordIndex:
     """BM25 over the tokens of each slot.
 
@@ -99,6 +118,8 @@ class KeywordIndex:
         """The next document number."""
         self._lengths: Floats = np.zeros(0, np.float32)
         """Tokens of each document."""
+        self._name_lengths: Floats = np.zeros(0, np.float32)
+        """Different tokens in the name of each document."""
         self._is_alive: NDArray[np.bool_] = np.zeros(0, np.bool_)
         self._is_built = False
         self._last: _Segment | None = None
@@ -118,25 +139,31 @@ class KeywordIndex:
         copy._recent = list(self._recent)
         copy._size, copy._next = self._size, self._next
         copy._numbers, copy._lengths = self._numbers.copy(), self._lengths.copy()
+        copy._name_lengths = self._name_lengths.copy()
         copy._is_alive = self._is_alive.copy()
         return copy
 
     def __len__(self) -> int:
         return self._size
 
-    def put(self, slot: int, tokens: Iterable[str], body: Iterable[str] = ()) -> None:
-        own, others = Counter(tokens), Counter(body)
+    def put(
+        self, slot: int, tokens: Iterable[str], *, body: Iterable[str] = (), name: Collection[str] = frozenset()
+    ) -> None:
+        """`tokens` are those of name, description and tags; `name` has those of the name alone."""
+        own, others, named = Counter(tokens), Counter(body), set(name)
         words = [*own, *(word for word in others if word not in own)]
         terms = [self._vocabulary.setdefault(word, len(self._vocabulary)) for word in words]
-        counts = np.array([min(own[word], MAX_COUNT) << 8 | min(others[word], MAX_COUNT) for word in words], np.uint16)
+        counts = np.array([_count_of(own[word], others[word], in_name=word in named) for word in words], np.uint16)
         number, self._next = self._next, self._next + 1
         self._numbers = _grown(self._numbers, slot + 1)
         self._lengths, self._is_alive = _grown(self._lengths, self._next), _grown(self._is_alive, self._next)
+        self._name_lengths = _grown(self._name_lengths, self._next)
         if slot < self._size:
             self._remove(int(self._numbers[slot]))
         self._size = max(self._size, slot + 1)
         self._numbers[slot] = number
         self._lengths[number] = own.total() + BODY_WEIGHT * others.total()
+        self._name_lengths[number] = len(named)
         self._is_alive[number] = True
         self._recent.append((number, np.array(terms, np.int32), counts))
         self._is_built = False
@@ -170,6 +197,44 @@ class KeywordIndex:
                 scores[documents] += times * weights.astype(np.float32)
         return scores[self._numbers[: self._size]]
 
+    def overlap(self, tokens: Iterable[str], translated: Iterable[str] = ()) -> Overlap:
+        """How far the words of a request are those of each slot. Its translations count for names only."""
+        self._build()
+        covered, by_name, named = (np.zeros(self._next, np.float32) for _ in range(3))
+        rarities = {token: self._rarity_of(token) for token in tokens}
+        for token in {**dict.fromkeys(translated), **rarities}:
+            if (term := self._vocabulary.get(token)) is None:
+                continue
+            rarity = rarities.get(token, 0.0)
+            for segment in self._all_segments():
+                postings = segment.postings(term)
+                documents = segment.documents[postings]
+                in_name = documents[segment.counts[postings] >= NAME_FLAG]
+                named[in_name] += 1
+                if rarity:
+                    covered[documents] += rarity
+                    by_name[in_name] += rarity
+        numbers = self._numbers[: self._size]
+        total = np.float32(max(sum(rarities.values()), 1e-9))
+        name = named[numbers] / np.maximum(self._name_lengths[numbers], 1)
+        return Overlap(
+            request=covered[numbers] / total,
+            request_by_name=by_name[numbers] / total,
+            name=name.astype(np.float32, copy=False),
+        )
+
+    def rarity(self, token: str) -> float:
+        """1 for a token that no slot has, near 0 for one that all have. A small index counts as one of 20 slots."""
+        self._build()
+        size = max(self._size, MIN_SLOTS)
+        term = self._vocabulary.get(token)
+        spread = 0 if term is None else int(self._spread[term])
+        return _rarity(size, spread) / _rarity(size, 0)
+
+    def _rarity_of(self, token: str) -> float:
+        term = self._vocabulary.get(token)
+        return _rarity(self._size, 0) if term is None else float(self._rarity[term])
+
     def coverage(self, tokens: Sequence[str], translated: Sequence[str] = ()) -> float:
         """Share of the request's tokens that the index has; known translations count as well."""
         self._build()
@@ -187,8 +252,7 @@ class KeywordIndex:
         number = self._numbers[slot]
         found, weight, total = [], 0.0, 0.0
         for token in dict.fromkeys(tokens):
-            term = self._vocabulary.get(token)
-            rarity = math.log1p((self._size + 0.5) / 0.5) if term is None else float(self._rarity[term])
+            term, rarity = self._vocabulary.get(token), self._rarity_of(token)
             total += rarity
             count = 0 if term is None else self._count(number, term)
             if count:
@@ -329,6 +393,7 @@ class KeywordIndex:
             "documents": merged.documents,
             "counts": merged.counts,
             "lengths": self._lengths[documents],
+            "name_lengths": self._name_lengths[documents],
         }
 
     def restore(self, packed: Mapping[str, NDArray[Any]]) -> None:
@@ -340,16 +405,27 @@ class KeywordIndex:
         self._spreads, self._recent, self._last = [None], [], None
         self._size = self._next = len(packed["lengths"])
         self._numbers = np.arange(self._size, dtype=np.int32)
-        self._lengths = packed["lengths"].copy()
+        self._lengths, self._name_lengths = packed["lengths"].copy(), packed["name_lengths"].copy()
         self._is_alive = np.ones(self._size, np.bool_)
         self._plain_words = None
         self._spread = np.zeros(0, np.int64)
         self._is_built = False
 
 
+def _rarity(size: int, spread: int) -> float:
+    """Of a token that `spread` of the slots have."""
+    return math.log1p((size - spread + 0.5) / (spread + 0.5))
+
+
 def _weighted(counts: NDArray[np.uint16]) -> Floats:
-    weighted: Floats = ((counts >> 8) + np.float32(BODY_WEIGHT) * (counts & MAX_COUNT)).astype(np.float32)
+    own, body = (counts >> 8) & MAX_OWN_COUNT, counts & MAX_BODY_COUNT
+    weighted: Floats = (own + np.float32(BODY_WEIGHT) * body).astype(np.float32, copy=False)
     return weighted
+
+
+def _count_of(own: int, body: int, *, in_name: bool) -> int:
+    """The counts of a posting, as a segment has them."""
+    return in_name * NAME_FLAG | min(own, MAX_OWN_COUNT) << 8 | min(body, MAX_BODY_COUNT)
 
 
 def _is_plain(word: str) -> bool:

@@ -94,7 +94,7 @@ class VectorIndex:
         slot = self._slots.setdefault(document.name, len(self.documents))
         if slot == len(self.documents) or self.documents[slot] != document:
             self.documents[slot : slot + 1] = [document]
-            self.keywords.put(slot, document.keywords(), tokens(document.body))
+            self.keywords.put(slot, document.keywords(), body=tokens(document.body), name=tokens(document.label))
             self._tags.put(slot, document.folded_tags)
             (self._hidden.add if document.hidden else self._hidden.discard)(document.name)
         self.vectors.put(slot, vector)

@@ -55,7 +55,12 @@ def retrieval(
             raise ServerError(str(error), code="LANCE_SEARCH_ERROR") from error
     if session.show_json(found):
         return
-    _show(console, found, {"all": found["metrics"], "all, the other half learnt": found.get("withUsageMemory")})
+    rows = {
+        "all": found["metrics"],
+        "all, the other half learnt": found.get("withUsageMemory"),
+        "words alone": found["wordsAlone"],
+    }
+    _show(console, found, rows)
     if found["confusions"]:
         console.say("mixed up most often:")
         confusions = [(pair["times"], pair["missed"], pair["taken"]) for pair in found["confusions"]]
