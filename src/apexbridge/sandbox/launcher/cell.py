@@ -93,10 +93,14 @@ class Cell(ABC):
             self.kill()
 
     def check_oom_kills(self) -> None:
-        if self.verdict is None and self.exit_code and self._cgroup.oom_kills():
+        """At the end of a run: the kernel may have ended a process of it after the last check."""
+        if self.verdict is None and self._cgroup.oom_kills():
             self.verdict = "memory"
 
     def _is_memory_exceeded(self) -> bool:
+        # On a busy machine the kernel can be first, and what is left of the run can be below the limit again.
+        if self._cgroup.oom_kills():
+            return True
         pids: list[int] = []
         for _ in range(_MAX_LISTINGS):  # list again if a process ended meanwhile: its child may have been missed
             pids = self.processes()
