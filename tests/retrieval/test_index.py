@@ -13,7 +13,12 @@ from apexbridge.retrieval.index.keyword_index import K1, KeywordIndex
 from apexbridge.retrieval.index.vector_index import VectorIndex
 from apexbridge.retrieval.usage import MAX_PER_SKILL, UsageMemory
 
-WORDS = st.lists(st.sampled_from(["alpha", "beta", "gamma", "delta", "epsilon"]), max_size=6)
+WORDS = st.lists(st.sampled_from(["alpha", "beta", "gamma", "delta", "epsilon", "x"]), max_size=6)
+
+
+def plain_rarity(documents: list[list[str]], word: str) -> float:
+    spread = sum(word in other for other in documents)
+    return (0.5 if word == "x" else 1) * math.log1p((len(documents) - spread + 0.5) / (spread + 0.5))
 
 
 def plain_bm25(documents: list[list[str]], query: list[str], b: float) -> list[float]:
@@ -22,11 +27,9 @@ def plain_bm25(documents: list[list[str]], query: list[str], b: float) -> list[f
     for document in documents:
         counts, score = Counter(document), 0.0
         for word in query:
-            spread = sum(word in other for other in documents)
             if counts[word]:
-                rarity = math.log1p((len(documents) - spread + 0.5) / (spread + 0.5))
                 damp = K1 * (1 - b + b * len(document) / mean)
-                score += rarity * counts[word] * (K1 + 1) / (counts[word] + damp)
+                score += plain_rarity(documents, word) * counts[word] * (K1 + 1) / (counts[word] + damp)
         scores.append(score)
     return scores
 
@@ -47,8 +50,7 @@ def test_keyword_scores_equal_plain_bm25_after_any_changes(
 
 def plain_overlap(documents: list[list[str]], query: list[str], translated: str) -> list[tuple[float, float, float]]:
     """What `KeywordIndex.overlap` promises, for documents whose first word is their name."""
-    spread = Counter(word for words in documents for word in set(words))
-    rarity = {word: math.log1p((len(documents) - spread[word] + 0.5) / (spread[word] + 0.5)) for word in set(query)}
+    rarity = {word: plain_rarity(documents, word) for word in set(query)}
     total = max(sum(rarity.values()), 1e-9)
     return [
         (
@@ -163,6 +165,16 @@ def test_a_repeated_word_counts_as_often_as_it_occurs() -> None:
         index.put(slot, words)
     once, often = index.score(["pdf"]), index.score(["pdf"] * 8 + ["merge"])
     np.testing.assert_allclose(often, 8 * once + index.score(["merge"]), rtol=1e-5)
+
+
+def test_a_single_letter_counts_half() -> None:
+    index = KeywordIndex()
+    for slot, words in enumerate((["x", "post"], ["todo", "list"], ["a1", "zip"])):
+        index.put(slot, words)
+    np.testing.assert_allclose(index.score(["x"])[0], index.score(["todo"])[1] / 2, rtol=1e-6)
+    np.testing.assert_allclose(index.overlap(["x", "todo"]).request, [1 / 3, 2 / 3, 0], rtol=1e-6)
+    assert index.rarity("x") == index.rarity("todo") / 2
+    assert index.rarity("y") == 0.5
 
 
 def test_mistyped_and_half_typed_words_find_those_that_were_meant() -> None:

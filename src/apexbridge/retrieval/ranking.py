@@ -24,16 +24,14 @@ GIST_SHARE = 0.5
 CLAUSE_WEIGHT, CLAUSE_WEIGHT_CJK = 0.1, 0.35
 COVERAGE_WEIGHT, NAME_WEIGHT = 0.5, 0.06
 """Of the share of the request's words that a skill has, and of the share of its name's words that the request has."""
-NAME_DISCOUNT = 0.9
-"""Of a word that the name has, unless the request is the name: it counts in the vectors and BM25 already."""
-BM25_WEIGHT, MAX_BM25_WEIGHT = 0.16, 1.0
+BM25_WEIGHT, MAX_BM25_WEIGHT = 0.15, 1.0
 BODY_BM25_WEIGHT = 0.1
 """Added where skills have bodies, whose words say more than those of descriptions alone."""
 DESCRIBED_TOKENS, INSTRUCTED_TOKENS = 40.0, 80.0
 """Mean length of skills without bodies at the most, and with bodies at least."""
 CORRECTED_WEIGHT = 0.7
 """Weight of a word that was probably meant, relative to one that was typed."""
-BM25_GROWTH, BM25_GROWTH_FROM = 0.6, 5000
+BM25_GROWTH, BM25_GROWTH_FROM = 0.63, 5500
 """In a large library many skills mean nearly the same and words decide: weight added per tenfold size."""
 KNOWN_LITTLE, KNOWN_ENOUGH, KNOWN_WELL = 0.1, 0.3, 0.7
 """Share of the request's words that the index has. If low, the skills are in another language."""
@@ -298,8 +296,9 @@ def _weighted_words(memory: VectorIndex, request: Request, bm25: Floats) -> Floa
     bodies = float(np.interp(memory.keywords.mean_length, lengths, (0, BODY_BM25_WEIGHT)))
     weight = min(MAX_BM25_WEIGHT, BM25_WEIGHT + bodies + max(0.0, growth))
     overlap = memory.keywords.overlap(request.meant, request.translated)
+    # Words of the name count in the vectors and BM25 already, unless the request is the name.
     is_name = (overlap.name * overlap.request_by_name) ** 2
-    covered = overlap.request - NAME_DISCOUNT * overlap.request_by_name * (1 - is_name)
+    covered = overlap.request - overlap.request_by_name * (1 - is_name)
     words: Floats = weight * _over_max(bm25) + COVERAGE_WEIGHT * covered + NAME_WEIGHT * overlap.name
     gate = min(1.0, max(0.0, (_known(memory, request) - KNOWN_LITTLE) / (KNOWN_ENOUGH - KNOWN_LITTLE)))
     return words * np.float32(gate)

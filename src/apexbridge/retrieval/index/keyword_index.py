@@ -3,6 +3,7 @@
 import itertools
 import json
 import math
+import string
 from bisect import bisect_left, insort
 from collections import Counter
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
@@ -29,6 +30,9 @@ SHORT_TOKENS, LONG_TOKENS = 14.0, 22.0
 """`b` falls between these mean lengths: among short descriptions a long one is vague, among long ones specific."""
 RECENT_DOCUMENTS = 512
 """Changed documents that are indexed again at the next query. More become a segment."""
+LETTER_WEIGHT = 0.5
+"""Of the rarity of a single Latin letter: few texts have one, and it says little. `X` can be a site or anything."""
+LETTERS = frozenset(string.ascii_lowercase)
 BODY_WEIGHT = 0.5
 """Of a word in the body, relative to one in the name, the description or the tags."""
 NAME_FLAG = 1 << 15
@@ -229,11 +233,11 @@ class KeywordIndex:
         size = max(self._size, MIN_SLOTS)
         term = self._vocabulary.get(token)
         spread = 0 if term is None else int(self._spread[term])
-        return _rarity(size, spread) / _rarity(size, 0)
+        return _weight(token) * _rarity(size, spread) / _rarity(size, 0)
 
     def _rarity_of(self, token: str) -> float:
         term = self._vocabulary.get(token)
-        return _rarity(self._size, 0) if term is None else float(self._rarity[term])
+        return _weight(token) * _rarity(self._size, 0) if term is None else float(self._rarity[term])
 
     def coverage(self, tokens: Sequence[str], translated: Sequence[str] = ()) -> float:
         """Share of the request's tokens that the index has; known translations count as well."""
@@ -317,6 +321,7 @@ class KeywordIndex:
         self._update_plain_words(spread)
         self._spread = spread
         self._rarity = np.log1p((self._size - spread + 0.5) / (spread + 0.5)).astype(np.float32)
+        self._rarity[[self._vocabulary[letter] for letter in LETTERS if letter in self._vocabulary]] *= LETTER_WEIGHT
         mean = self._mean_length = float(self._lengths[self._numbers[: self._size]].mean()) if self._size else 1.0
         b = np.interp(mean, (SHORT_TOKENS, LONG_TOKENS), (B_SHORT, B_LONG))
         self._damp = K1 * (1 - b + b * self._lengths[: self._next] / max(mean, 1e-9))
@@ -415,6 +420,10 @@ class KeywordIndex:
 def _rarity(size: int, spread: int) -> float:
     """Of a token that `spread` of the slots have."""
     return math.log1p((size - spread + 0.5) / (spread + 0.5))
+
+
+def _weight(token: str) -> float:
+    return LETTER_WEIGHT if token in LETTERS else 1.0
 
 
 def _weighted(counts: NDArray[np.uint16]) -> Floats:
