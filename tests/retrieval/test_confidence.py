@@ -1,11 +1,14 @@
 """Requests that no skill answers."""
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from apexbridge.retrieval.body import searchable_body
 from apexbridge.retrieval.documents import Document, packed_body
+from apexbridge.retrieval.matches import confidence_of_any
+from apexbridge.retrieval.ranking import Candidate
 from apexbridge.skills.package.skill_md import read_skill_markdown
 from tests.retrieval.conftest import Searching
 
@@ -15,7 +18,22 @@ ANSWERED = {
     "commit my changes with a good message": "commit-message",
     "帮我提交代码": "commit-message",
 }
-MAX_FALSE_ALARMS = 0.1
+MAX_FALSE_ALARMS = 0.08
+NEAR = Candidate(
+    slot=0,
+    score=1.0,
+    likeness=0.6,
+    vector_rank=1,
+    keyword_rank=1,
+    matched=["word"],
+    share=0.3,
+    rarest=0.3,
+    known=0.7,
+    field=0.1,
+    variation=0.1,
+    past=0.0,
+    crowd=2.0,
+)
 
 
 def examples() -> list[Document]:
@@ -43,3 +61,39 @@ async def test_nothing_is_shown_for_most_requests_that_no_skill_answers(searchin
         assert len(shown) <= MAX_FALSE_ALARMS * len(REQUESTS), shown
         for text, name in ANSWERED.items():
             assert (await service.search(text)).results[0].name == name
+
+
+@pytest.mark.parametrize(
+    ("name", "lower", "higher"),
+    [
+        ("likeness", 0.3, 0.6),
+        ("rarest", 0.1, 0.3),
+        ("known", 0.3, 0.7),
+        ("field", 0.0, 0.1),
+        ("variation", 0.03, 0.1),
+        ("crowd", 3.0, 2.0),
+        ("past", 0.0, 0.5),
+    ],
+)
+def test_that_any_skill_is_right_is_likelier_with_each_sign_of_it(name: str, lower: float, higher: float) -> None:
+    changed = {value: confidence_of_any(replace(NEAR, **{name: value})) for value in (lower, higher)}
+    assert changed[lower] < changed[higher]
+
+
+def test_by_words_alone_only_the_skill_itself_counts() -> None:
+    assert confidence_of_any(replace(NEAR, likeness=None)) == 1.0
+
+
+@pytest.mark.anyio
+@pytest.mark.computes_in_loop
+async def test_no_match_is_surer_than_that_any_skill_is_right(
+    searching: Searching, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with searching.open() as service:
+        await service.index_skills(examples())
+        request = next(iter(ANSWERED))
+        assert (await service.search(request)).results[0].score > 0.9
+        monkeypatch.setattr("apexbridge.retrieval.service.confidence_of_any", lambda first: 0.2)
+        assert {match.score for match in (await service.search(request, threshold=0)).results[:1]} == {0.2}
+        monkeypatch.setattr("apexbridge.retrieval.service.confidence_of_any", lambda first: 0.1)
+        assert (await service.search(request)).results == []

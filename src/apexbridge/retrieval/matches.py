@@ -15,6 +15,9 @@ if TYPE_CHECKING:  # clients read results without numpy
 SearchMode = Literal["hybrid", "vector"]
 BIAS, LIKENESS, RAREST, KNOWN, CROWD, PAST = -4.45, 8.0, 4.0, 1.5, -1.0, 5.5
 """Logistic weights, fitted on public request sets: right skills against the best skills for requests without one."""
+ANSWER_BIAS, ANSWER_LIKENESS, ANSWER_RAREST, ANSWER_KNOWN, ANSWER_CROWD = -7.25, 5.2, 6.1, 1.6, -1.2
+FIELD, VARIATION = 10.5, 34.0
+"""The same for requests: those that a skill answers against the others, by the first skill of each."""
 KEYWORD_BIAS, KEYWORD_SHARE = -1.2, 11.5
 """The same by words alone, against skills picked at random."""
 
@@ -68,16 +71,31 @@ class SearchAnswer(SparseModel):
 def confidence(candidate: "Candidate") -> float:
     """Probability that this skill is the right one, 0 to 1."""
     if candidate.likeness is None:
-        evidence = KEYWORD_BIAS + KEYWORD_SHARE * candidate.share
-    else:
-        evidence = (
-            BIAS
-            + LIKENESS * candidate.likeness
-            + RAREST * candidate.rarest
-            + KNOWN * candidate.known
-            + CROWD * candidate.crowd
-        )
-    return 1 / (1 + math.exp(-(evidence + PAST * candidate.past)))
+        return _probability(KEYWORD_BIAS + KEYWORD_SHARE * candidate.share + PAST * candidate.past)
+    return _probability(
+        BIAS
+        + LIKENESS * candidate.likeness
+        + RAREST * candidate.rarest
+        + KNOWN * candidate.known
+        + CROWD * candidate.crowd
+        + PAST * candidate.past
+    )
+
+
+def confidence_of_any(first: "Candidate") -> float:
+    """Probability that any skill is right, 0 to 1, by the one that ranks first."""
+    if first.likeness is None:
+        return 1.0
+    return _probability(
+        ANSWER_BIAS
+        + ANSWER_LIKENESS * first.likeness
+        + ANSWER_RAREST * first.rarest
+        + ANSWER_KNOWN * first.known
+        + ANSWER_CROWD * first.crowd
+        + FIELD * first.field
+        + VARIATION * first.variation
+        + PAST * first.past
+    )
 
 
 def explain(candidate: "Candidate", words: Mapping[str, str]) -> Why:
@@ -90,3 +108,7 @@ def explain(candidate: "Candidate", words: Mapping[str, str]) -> Why:
         matched_words=list(dict.fromkeys(words.get(token, token) for token in candidate.matched)),
         past_use=round(candidate.past, 3),
     )
+
+
+def _probability(evidence: float) -> float:
+    return 1 / (1 + math.exp(-evidence))

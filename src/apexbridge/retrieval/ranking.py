@@ -105,6 +105,10 @@ class Candidate:
     """Rarity of the two rarest words that match: the mean, 0 to 1. If only one matches, the other one counts 0."""
     known: float
     """Share of the request's words that the library has, 0 to 1."""
+    field: float
+    """Mean likeness of all skills: how far the request is in the library's field."""
+    variation: float
+    """Standard deviation of their likeness: small talk is equally far from all."""
     past: float
     """Similarity of the nearest past request, 0 to 1."""
     crowd: float
@@ -127,8 +131,10 @@ def rank(
     request = _adapted(memory, request)
     score, likeness, words = _scores(memory, models, request, lexical=lexical, allowed=allowed, count=count)
     known = min(1.0, _known(memory, request))
+    compared = None if likeness is None or not memory.has_vector.any() else likeness[memory.has_vector]
+    field, variation = (0.0, 0.0) if compared is None else (float(compared.mean()), float(compared.std()))
     return [
-        _candidate(memory, request, slot, float(score[slot]), likeness, words, known)
+        _candidate(memory, request, slot, float(score[slot]), likeness, words, known, field, variation)
         for slot in _top(score, count)
         if score[slot] > -np.inf
     ]
@@ -345,6 +351,8 @@ def _candidate(
     likeness: Floats | None,
     words: Floats,
     known: float,
+    field: float,
+    variation: float,
 ) -> Candidate:
     matched, share = memory.keywords.matched(slot, request.meant)
     translated, translated_share = memory.keywords.matched(slot, request.translated)
@@ -360,6 +368,8 @@ def _candidate(
         share=max(share, translated_share),
         rarest=sum(sorted(map(memory.keywords.rarity, words_found))[-2:]) / 2,
         known=known,
+        field=field,
+        variation=variation,
         past=_past_use(past.nearest) if past else 0.0,
         crowd=min(MAX_CROWD, max(0.0, math.log10(len(memory) / CROWD_FROM))),
     )

@@ -26,7 +26,15 @@ from apexbridge.retrieval.embedders.onnx_reranker import OnnxReranker
 from apexbridge.retrieval.index.search_index import InstalledModels, ModelsSwitchedError, SearchIndex
 from apexbridge.retrieval.index.vector_file import VectorFileError
 from apexbridge.retrieval.kinds import Kind
-from apexbridge.retrieval.matches import RankPreview, SearchAnswer, SearchMode, SkillMatch, confidence, explain
+from apexbridge.retrieval.matches import (
+    RankPreview,
+    SearchAnswer,
+    SearchMode,
+    SkillMatch,
+    confidence,
+    confidence_of_any,
+    explain,
+)
 from apexbridge.retrieval.model_switch import ModelSwitch, Progress, RequestTexts
 from apexbridge.retrieval.past_requests import PastPreview, PastRequests, compare
 from apexbridge.retrieval.ranking import Candidate, Request, best_of, rank, rank_of_slot, scores_of_all
@@ -305,6 +313,7 @@ class ToolRetrievalService:
         names = [document.name for document, _ in ranking.candidates]
         facts = await self.facts(names) if self.facts and names else {}
         results: list[SkillMatch] = []
+        likely = confidence_of_any(ranking.candidates[0][1]) if ranking.candidates else 0.0
         lowest, skipped = 1.0, False
         for document, candidate in ranking.candidates:
             known = facts.get(document.name)
@@ -313,7 +322,7 @@ class ToolRetrievalService:
                 continue
             if len(results) == limit:
                 return results, True
-            score = round(confidence(candidate), 4)
+            score = round(min(likely, confidence(candidate)), 4)
             if score < threshold:
                 continue
             lowest = min(lowest, score)  # scores follow the ranking, even if the confidence of a later one is higher
