@@ -16,8 +16,9 @@ SearchMode = Literal["hybrid", "vector"]
 BIAS, LIKENESS, RAREST, KNOWN, CROWD, PAST = -4.45, 8.0, 4.0, 1.5, -1.0, 5.5
 """Logistic weights, fitted on public request sets: right skills against the best skills for requests without one."""
 ANSWER_BIAS, ANSWER_LIKENESS, ANSWER_RAREST, ANSWER_KNOWN, ANSWER_CROWD = -7.25, 5.2, 6.1, 1.6, -1.2
-FIELD, VARIATION = 10.5, 34.0
-"""The same for requests: those that a skill answers against the others, by the first skill of each."""
+ANSWER_FIELD, ANSWER_VARIATION, ANSWER_PAST = 10.5, 34.0, 9.0
+"""The same for requests: those that a skill answers against the others, by the first skill of each. A confirmed request
+is answered, whatever its words are."""
 KEYWORD_BIAS, KEYWORD_SHARE = -1.2, 11.5
 """The same by words alone, against skills picked at random."""
 
@@ -92,9 +93,9 @@ def confidence_of_any(first: "Candidate") -> float:
         + ANSWER_RAREST * first.rarest
         + ANSWER_KNOWN * first.known
         + ANSWER_CROWD * first.crowd
-        + FIELD * first.field
-        + VARIATION * first.variation
-        + PAST * first.past
+        + ANSWER_FIELD * first.field
+        + ANSWER_VARIATION * first.variation
+        + ANSWER_PAST * first.past
     )
 
 
