@@ -99,6 +99,7 @@ def test_the_dictionary_translates_what_the_glossary_does_not_have() -> None:
     assert english_gist("预测彩虹") == "forecast rainbow"
     assert english_gist("把 C++ 代码上传到 GitHub") == "c++ code upload github"
     assert english_gist("部署智能合约") == "deploy smart contract"
+    assert (english_gist("智能合约"), english_gist("区块链")) == ("smart contract", "blockchain")
     assert english_gist("请帮我") is None
 
 

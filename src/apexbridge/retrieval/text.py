@@ -22,7 +22,7 @@ MIN_CLAUSE_CHARACTERS = 4
 MAX_TAGS = 5
 MIN_TAG_CHARACTERS = 3
 MIN_GIST_WORDS = 2
-"""One word alone is too ambiguous."""
+"""One word of the dictionary alone is too ambiguous."""
 # fmt: off
 STOP_WORDS = frozenset({
     "a", "an", "and", "are", "as", "at", "be", "by", "can", "could", "do", "does", "for", "from", "help", "how", "i",
@@ -189,8 +189,9 @@ def translated(text: str) -> Translated:
 def english_gist(text: str) -> str | None:
     """A Chinese request as English words, in its order; None if too few of its words are known."""
     parts = _parts(text)
-    words = parts[0].english[:MIN_GIST_WORDS] if len(parts) == 1 else [part.english[0] for part in parts]
-    return " ".join(words) if len(words) >= MIN_GIST_WORDS else None
+    gist = " ".join(parts[0].english[:MIN_GIST_WORDS] if len(parts) == 1 else [part.english[0] for part in parts])
+    is_clear = len(gist.split()) >= MIN_GIST_WORDS or any(part.source == "glossary" for part in parts)
+    return gist if is_clear else None
 
 
 class _Part(NamedTuple):
