@@ -2,6 +2,7 @@
 
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -76,8 +77,9 @@ async def test_nothing_is_shown_for_most_requests_that_no_skill_answers(searchin
     ],
 )
 def test_that_any_skill_is_right_is_likelier_with_each_sign_of_it(name: str, lower: float, higher: float) -> None:
-    changed = {value: confidence_of_any(replace(NEAR, **{name: value})) for value in (lower, higher)}
-    assert changed[lower] < changed[higher]
+    changes: list[dict[str, Any]] = [{name: lower}, {name: higher}]
+    less, more = (confidence_of_any(replace(NEAR, **change)) for change in changes)
+    assert less < more
 
 
 def test_by_words_alone_only_the_skill_itself_counts() -> None:
