@@ -13,12 +13,13 @@ if TYPE_CHECKING:  # clients read results without numpy
     from apexbridge.retrieval.ranking import Candidate
 
 SearchMode = Literal["hybrid", "vector"]
-BIAS, LIKENESS, RAREST, KNOWN, CROWD, PAST = -4.45, 8.0, 4.0, 1.5, -1.0, 5.5
+BIAS, LIKENESS, RAREST, KNOWN, CROWD = -4.45, 8.0, 4.0, 1.5, -1.0
 """Logistic weights, fitted on public request sets: right skills against the best skills for requests without one."""
-ANSWER_BIAS, ANSWER_LIKENESS, ANSWER_RAREST, ANSWER_KNOWN, ANSWER_CROWD = -7.25, 5.2, 6.1, 1.6, -1.2
-ANSWER_FIELD, ANSWER_VARIATION, ANSWER_PAST = 10.5, 34.0, 9.0
-"""The same for requests: those that a skill answers against the others, by the first skill of each. A confirmed request
-is answered, whatever its words are."""
+ANSWER_BIAS, ANSWER_LIKENESS, ANSWER_RAREST, ANSWER_KNOWN, ANSWER_CROWD = -7.0, 5.2, 6.1, 1.6, -1.35
+ANSWER_FIELD, ANSWER_VARIATION = 10.5, 34.0
+"""The same for requests: those that a skill answers against the others, by the first skill of each."""
+PAST = 11.0
+"""Of the square of past use: a confirmed request is answered, whatever its words are."""
 KEYWORD_BIAS, KEYWORD_SHARE = -1.2, 11.5
 """The same by words alone, against skills picked at random."""
 
@@ -72,15 +73,16 @@ class SearchAnswer(SparseModel):
 def confidence(candidate: "Candidate") -> float:
     """Probability that this skill is the right one, 0 to 1."""
     if candidate.likeness is None:
-        return _probability(KEYWORD_BIAS + KEYWORD_SHARE * candidate.share + PAST * candidate.past)
-    return _probability(
-        BIAS
-        + LIKENESS * candidate.likeness
-        + RAREST * candidate.rarest
-        + KNOWN * candidate.known
-        + CROWD * candidate.crowd
-        + PAST * candidate.past
-    )
+        evidence = KEYWORD_BIAS + KEYWORD_SHARE * candidate.share
+    else:
+        evidence = (
+            BIAS
+            + LIKENESS * candidate.likeness
+            + RAREST * candidate.rarest
+            + KNOWN * candidate.known
+            + CROWD * candidate.crowd
+        )
+    return _probability(evidence + PAST * candidate.past**2)
 
 
 def confidence_of_any(first: "Candidate") -> float:
@@ -95,7 +97,7 @@ def confidence_of_any(first: "Candidate") -> float:
         + ANSWER_CROWD * first.crowd
         + ANSWER_FIELD * first.field
         + ANSWER_VARIATION * first.variation
-        + ANSWER_PAST * first.past
+        + PAST * first.past**2
     )
 
 

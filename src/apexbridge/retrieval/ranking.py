@@ -37,7 +37,7 @@ KNOWN_LITTLE, KNOWN_ENOUGH, KNOWN_WELL = 0.1, 0.3, 0.7
 """Share of the request's words that the index has. If low, the skills are in another language."""
 COMPARED, COMPARED_BY_MODEL = 512, 32
 """In a large index, skills that are compared exactly: the best by approximate scores, and the nearest of each model."""
-CROWD_FROM, MAX_CROWD = 10, 3.0
+TYPICAL_CROWD, MAX_CROWD = 10, 3.0
 MIN_SPREAD = 1e-9
 """Below this difference all values count as equal."""
 USAGE_WEIGHT = 0.5
@@ -112,8 +112,7 @@ class Candidate:
     past: float
     """Similarity of the nearest past request, 0 to 1."""
     crowd: float
-    """How many others it was compared with: 0 for ten, 1 for each tenfold. The more, the nearer one is by chance.
-    """
+    """How many it was chosen from: 0 for ten, 1 more for each tenfold. The more, the nearer one is by chance."""
 
 
 def rank(
@@ -302,9 +301,9 @@ def _weighted_words(memory: VectorIndex, request: Request, bm25: Floats) -> Floa
     bodies = float(np.interp(memory.keywords.mean_length, lengths, (0, BODY_BM25_WEIGHT)))
     weight = min(MAX_BM25_WEIGHT, BM25_WEIGHT + bodies + max(0.0, growth))
     overlap = memory.keywords.overlap(request.meant, request.translated)
-    # Words of the name count in the vectors and BM25 already, unless the request is the name.
+    # Words of the name count in the vector and BM25 already, unless the request is the name or there is no vector yet.
     is_name = (overlap.name * overlap.request_by_name) ** 2
-    covered = overlap.request - overlap.request_by_name * (1 - is_name)
+    covered = overlap.request - overlap.request_by_name * (1 - is_name) * memory.has_vector
     words: Floats = weight * _over_max(bm25) + COVERAGE_WEIGHT * covered + NAME_WEIGHT * overlap.name
     gate = min(1.0, max(0.0, (_known(memory, request) - KNOWN_LITTLE) / (KNOWN_ENOUGH - KNOWN_LITTLE)))
     return words * np.float32(gate)
@@ -371,7 +370,7 @@ def _candidate(
         field=field,
         variation=variation,
         past=_past_use(past.nearest) if past else 0.0,
-        crowd=min(MAX_CROWD, max(0.0, math.log10(len(memory) / CROWD_FROM))),
+        crowd=min(MAX_CROWD, math.log10(len(memory) / TYPICAL_CROWD)),
     )
 
 

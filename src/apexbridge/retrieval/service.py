@@ -313,13 +313,17 @@ class ToolRetrievalService:
         names = [document.name for document, _ in ranking.candidates]
         facts = await self.facts(names) if self.facts and names else {}
         results: list[SkillMatch] = []
-        likely = confidence_of_any(ranking.candidates[0][1]) if ranking.candidates else 0.0
+        likely: float | None = None
         lowest, skipped = 1.0, False
         for document, candidate in ranking.candidates:
             known = facts.get(document.name)
             if self.facts and (known is None or not known.enabled):
                 skipped = True
                 continue
+            if likely is None:
+                likely = confidence_of_any(candidate)
+                if likely < threshold:
+                    return [], True
             if len(results) == limit:
                 return results, True
             score = round(min(likely, confidence(candidate)), 4)
