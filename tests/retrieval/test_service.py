@@ -19,6 +19,7 @@ from apexbridge.retrieval.embedders.bundled import MultilingualModel
 from apexbridge.retrieval.embedders.embedder import Embedder, choose_embedder
 from apexbridge.retrieval.embedders.model import EmbeddingError, Floats, Scale
 from apexbridge.retrieval.index.lance_store import LanceStore, StoreError
+from apexbridge.retrieval.ranking import Candidate
 from apexbridge.retrieval.service import MODEL_THREADS, ToolRetrievalService
 from tests.retrieval.conftest import LIBRARY, Searching
 from tests.retrieval.endpoint import Endpoint
@@ -26,6 +27,10 @@ from tests.waiting import until
 
 pytestmark = pytest.mark.anyio
 INDEXED = {document.name: document.version for document in LIBRARY}
+TOPICS = (
+    *("dashboards", "charts", "cooking", "gardening", "invoices", "travel", "music", "chess", "physics", "history"),
+    *("poems", "databases", "networks", "photos", "videos", "maps", "taxes", "email", "calendars", "contracts"),
+)
 
 
 class BrokenModel:
@@ -139,6 +144,33 @@ async def test_only_enabled_skills_of_the_library_are_shown(service: ToolRetriev
     found = await service.find_relevant_skills("files and weather", threshold=0)
     assert {match.name for match in found} == {"git-commit", "excel-analysis", "translator"}
     assert {match.mode for match in found} == {"direct"}
+
+
+async def test_whether_any_skill_fits_is_judged_by_the_first_that_is_enabled(
+    service: ToolRetrievalService, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    judged: list[int | None] = []
+
+    async def facts(names: Any) -> dict[str, SkillFacts]:
+        return {name: SkillFacts(mode="direct", enabled=name != "pdf-merge") for name in names}
+
+    def fits(first: Candidate) -> float:
+        judged.append(first.vector_rank)
+        return 0.0
+
+    monkeypatch.setattr("apexbridge.retrieval.service.confidence_of_any", fits)
+    assert (await service.search("merge pdf files into one")).results == []
+    service.facts = facts
+    assert (await service.search("merge pdf files into one")).results == []
+    assert judged == [1, 2]
+
+
+async def test_a_pending_skill_is_found_by_a_word_of_its_name(service: ToolRetrievalService) -> None:
+    others = [Document(name=f"helper-{topic}", description=f"Helps with {topic}") for topic in TOPICS]
+    await service.index_skills(others)
+    await service.upsert([Document(name="grafana-snapshots", description="Exports what a board shows")], [None])
+    for request in ("grafana", "show me grafana"):
+        assert (await service.search(request)).results[0].name == "grafana-snapshots", request
 
 
 BAD_INPUT: list[tuple[str, str, dict[str, Any], str]] = [

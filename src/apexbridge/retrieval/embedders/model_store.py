@@ -10,9 +10,17 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from apexbridge.errors import InvalidInputError, RequestError
+from apexbridge.retrieval.embedders.bundled import MultilingualModel
 from apexbridge.retrieval.embedders.model import EmbeddingError
-from apexbridge.retrieval.embedders.model_card import CARD_FILE, NAME_PATTERN, TOKENIZER_FILE, ModelCard, read_card
-from apexbridge.retrieval.embedders.model_sources import KNOWN_MODELS, digest_of, fetch_from_hub, fetch_known_model
+from apexbridge.retrieval.embedders.model_card import (
+    CARD_FILE,
+    NAME_PATTERN,
+    TOKENIZER_FILE,
+    ModelCard,
+    digest_of,
+    read_card,
+)
+from apexbridge.retrieval.embedders.model_sources import KNOWN_MODELS, fetch_from_hub, fetch_known_model
 from apexbridge.retrieval.embedders.onnx_model import OnnxModel
 from apexbridge.retrieval.embedders.onnx_reranker import OnnxReranker
 
@@ -78,9 +86,13 @@ class ModelStore:
                 f"{target_name} cannot be the name of a model: use letters, digits, dots, hyphens and underscores, "
                 "as in --name my-model"
             )
+        if target_name == MultilingualModel.id:
+            raise InvalidInputError(f"{target_name} is the model that is always installed: choose another --name")
         target = self._folders[-1 if shared else 0] / target_name
         if target.exists() and not replace:
-            raise InvalidInputError(f"There is a model named {target_name} already: apex models remove {target_name}")
+            raise InvalidInputError(
+                f"There is a model named {target_name} already. Replace it with --replace, or choose another --name."
+            )
         with _staged(target) as folder:
             try:
                 if source in KNOWN_MODELS:
@@ -90,7 +102,7 @@ class ModelStore:
                 else:
                     fetch_from_hub(source, folder, say)
                 card = read_card(folder, target_name).model_copy(update={"name": target_name, "source": source})
-                card = card.model_copy(update={"sha256": digest_of(folder / card.file).hex()})
+                card = card.model_copy(update={"sha256": digest_of(folder / card.file)})
                 (folder / CARD_FILE).write_text(card.model_dump_json(indent=2, exclude_defaults=True) + "\n")
                 InstalledModel(folder=folder, card=card).try_out()
             except EmbeddingError as error:
@@ -98,7 +110,12 @@ class ModelStore:
             with _staged(target) as old:
                 if target.exists():
                     target.rename(old / target.name)
-                folder.rename(target)
+                try:
+                    folder.rename(target)
+                except OSError:
+                    if (old / target.name).exists():
+                        (old / target.name).rename(target)
+                    raise
         return InstalledModel(folder=target, card=card)
 
     def remove(self, name: str) -> None:

@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from apexbridge.retrieval.embedders.model import EmbeddingError, Floats, Scale, normalized
-from apexbridge.retrieval.embedders.model_card import TOKENIZER_FILE, ModelCard
+from apexbridge.retrieval.embedders.model_card import TOKENIZER_FILE, ModelCard, digest_of
 from apexbridge.retrieval.embedders.scale import measure_scale
 
 BATCH = 16
@@ -45,7 +45,7 @@ class OnnxModel:
     """Loaded at first use."""
 
     def __init__(self, folder: Path, card: ModelCard, *, id: str | None = None) -> None:
-        self.id = id or f"{card.name}@{card.sha256[:12]}"
+        self.id = id or f"{card.name}@{card.digest(folder)[:12]}"
         self.dimensions = card.dimensions
         self.english_only = card.english_only
         self.weight = card.weight
@@ -117,6 +117,10 @@ def load_onnx(folder: Path, card: ModelCard) -> LoadedModel:
         import onnxruntime
         import tokenizers
 
+        if card.sha256 and digest_of(folder / card.file) != card.sha256:
+            raise EmbeddingError(
+                f"The file of the model {card.name} has changed since it was added. Restart, or add it again."
+            )
         options = onnxruntime.SessionOptions()
         options.intra_op_num_threads = min(MAX_THREADS, os.cpu_count() or 1)
         options.log_severity_level = 3
@@ -124,6 +128,8 @@ def load_onnx(folder: Path, card: ModelCard) -> LoadedModel:
         options.add_session_config_entry("session.intra_op.allow_spinning", "0")
         session = onnxruntime.InferenceSession(folder / card.file, options, providers=["CPUExecutionProvider"])
         tokenizer = tokenizers.Tokenizer.from_file(str(folder / TOKENIZER_FILE))
+    except EmbeddingError:
+        raise
     except Exception as error:  # a broken installation raises many types
         raise EmbeddingError(
             f"The model {card.name} cannot be loaded ({type(error).__name__}); reinstall it."
