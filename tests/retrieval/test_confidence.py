@@ -84,7 +84,7 @@ def test_that_any_skill_is_right_is_likelier_with_each_sign_of_it(name: str, low
     assert less < more
 
 
-def test_a_confirmed_request_is_shown_whatever_its_words_are() -> None:
+def test_a_confirmed_request_is_shown_even_if_its_words_say_nothing() -> None:
     confirmed = replace(NEAR, likeness=-0.35, rarest=0.0, known=0.0, field=-0.2, variation=0.06, crowd=3.0, past=1.0)
     assert min(confidence(confirmed), confidence_of_any(confirmed)) > DEFAULT_THRESHOLD
 

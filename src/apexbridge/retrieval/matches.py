@@ -19,7 +19,7 @@ ANSWER_BIAS, ANSWER_LIKENESS, ANSWER_RAREST, ANSWER_KNOWN, ANSWER_CROWD = -7.0, 
 ANSWER_FIELD, ANSWER_VARIATION = 10.5, 34.0
 """The same for requests: those that a skill answers against the others, by the first skill of each."""
 PAST = 12.0
-"""Of the square of past use: a confirmed request is answered, whatever its words are."""
+"""Of the square of past use: a confirmed request is answered, even if its words say nothing."""
 KEYWORD_BIAS, KEYWORD_SHARE = -1.2, 11.5
 """The same by words alone, against skills picked at random."""
 
