@@ -1,4 +1,4 @@
-"""Search among 1,000, 10,000 and 100,000 skills: CPU time, agreement with the exact ranking, memory, start, one change.
+"""Search among 1,000, 10,000 and 100,000 skills with bodies: CPU time, agreement with the exact ranking, memory, start.
 
 Embedding 100,000 texts takes too long, so the vectors are made up: each word has a vector, a text has the sum of those
 of its words. Words of a topic are near each other, and the variance of the components falls as that of real skills
@@ -24,6 +24,7 @@ from apexbridge.retrieval.documents import Document
 from apexbridge.retrieval.embedders.embedder import Embedder
 from apexbridge.retrieval.embedders.model import Floats, Scale, normalized
 from apexbridge.retrieval.index.slot_vectors import MatrixVectors
+from apexbridge.retrieval.packed_body import PackedBody
 from apexbridge.retrieval.ranking import Request, rank
 from apexbridge.retrieval.service import ToolRetrievalService
 from apexbridge.retrieval.text import tokens
@@ -37,6 +38,8 @@ SPECTRUM = -0.43
 """Standard deviation of a component as a power of its number."""
 TOPICS, WORDS_OF_TOPIC, GENERAL_WORDS = 1_000, 30, 4_000
 ASKED = 100
+BODY_WORDS, OWN_SHARE = 225, 0.42
+"""Of a body, and how many of them its description has. Real bodies have 225 words too, 125 of them different."""
 MAX_MEMORY_MB, MAX_TOTAL_MB, MAX_START_MS, MAX_SEARCH_MS, MAX_MISSING = 250, 600, 5_000, 25, 2.0
 CHILD = """
 import sys, time
@@ -208,8 +211,19 @@ def documents(count: int) -> Iterator[Document]:
             name=f"{_frequent(topic, chance)}-{_frequent(topic, chance)}-{number}",
             description=" ".join(words).capitalize() + ".",
             tags=(_frequent(topic, chance),),
+            packed_body=PackedBody.of(" ".join(_body(words, topic, number))),
             version=f"{number:064x}",
         )
+
+
+def _body(own: Sequence[str], topic: Sequence[str], number: int) -> Iterator[str]:
+    chance = random.Random(-1 - number)
+    _, general = _vocabulary()
+    for _ in range(chance.randint(BODY_WORDS // 2, BODY_WORDS * 3 // 2)):
+        if chance.random() < OWN_SHARE:
+            yield chance.choice(own)
+        else:
+            yield _frequent(topic if chance.random() < 0.3 else general, chance)
 
 
 def requests(size: int) -> Iterator[str]:

@@ -8,9 +8,10 @@ from typer.testing import CliRunner
 from apexbridge.errors import InvalidInputError
 from apexbridge.retrieval.body import MAX_BODY_CHARACTERS, searchable_body
 from apexbridge.retrieval.body_evaluation import SkillText, evaluate_bodies, hold_back, request_of
-from apexbridge.retrieval.documents import Document, packed_body
+from apexbridge.retrieval.documents import Document
 from apexbridge.retrieval.embedders.embedder import Embedder
 from apexbridge.retrieval.index.keyword_index import KeywordIndex
+from apexbridge.retrieval.packed_body import PackedBody
 from apexbridge.retrieval.text import tokens
 from apexbridge.surfaces.cli.app import app
 from tests.retrieval.conftest import Searching
@@ -71,7 +72,7 @@ def test_a_body_of_ten_megabytes_is_read_in_part(body: str) -> None:
 @pytest.mark.anyio
 async def test_a_skill_is_found_by_words_of_its_body(searching: Searching) -> None:
     plain = Document(name="sailing", description="All about boats")
-    skill = Document(name="sailing", description="All about boats", packed_body=packed_body("knots and splices"))
+    skill = Document(name="sailing", description="All about boats", packed_body=PackedBody.of("knots and splices"))
     other = Document(name="cooking", description="Recipes for two")
     async with searching.open() as service:
         await service.index_skills([plain, other])
@@ -171,5 +172,5 @@ def test_the_command_reads_a_folder_of_skills(tmp_path: Path) -> None:
 
 
 def test_tokens_of_a_body_are_those_of_a_description() -> None:
-    document = Document(name="a", description="b", packed_body=packed_body("合并 merging"))
+    document = Document(name="a", description="b", packed_body=PackedBody.of("合并 merging"))
     assert tokens(document.body) == tokens("合并 merging")

@@ -8,8 +8,9 @@ import pytest
 
 from apexbridge.retrieval.body import searchable_body
 from apexbridge.retrieval.config import RetrievalSettings
-from apexbridge.retrieval.documents import Document, packed_body
+from apexbridge.retrieval.documents import Document
 from apexbridge.retrieval.matches import confidence, confidence_of_any
+from apexbridge.retrieval.packed_body import PackedBody
 from apexbridge.retrieval.ranking import Candidate
 from apexbridge.skills.package.skill_md import read_skill_markdown
 from tests.retrieval.conftest import Searching
@@ -49,7 +50,7 @@ def examples() -> list[Document]:
                 name=reading.metadata.name,
                 description=reading.metadata.description,
                 tags=reading.metadata.tags,
-                packed_body=packed_body(searchable_body(reading.body)),
+                packed_body=PackedBody.of(searchable_body(reading.body)),
             )
         )
     return found

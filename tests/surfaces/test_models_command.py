@@ -123,7 +123,7 @@ def test_a_choice_that_cannot_be_used_is_refused_and_changes_nothing(
         "lost": lambda folder: (folder / "tokenizer.json").unlink(),
         "corrupt": lambda folder: (folder / "model.onnx").write_bytes(b"\x00" * 100),
         "other": lambda folder: (folder / CARD_FILE).write_text(
-            json.dumps({"name": "other", "file": "model.onnx", "dimensions": 9, "sha256": "0" * 64})
+            json.dumps({"name": "other", "file": "model.onnx", "dimensions": 9})
         ),
     }
     for seed, (name, damage) in enumerate(broken.items()):
@@ -133,7 +133,7 @@ def test_a_choice_that_cannot_be_used_is_refused_and_changes_nothing(
         (["nonsense"], "No embedding model named nonsense is installed"),
         (["one", "../one"], "No embedding model named ../one is installed"),
         (["lost"], "tokenizer.json"),
-        (["corrupt"], "corrupt cannot be loaded"),
+        (["corrupt"], "corrupt cannot be loaded: its file has changed"),
         (["other"], "8 dimensions instead of 9"),
         ([], "apex models use --default"),
         (["one", "--default"], "apex models use --default"),

@@ -14,9 +14,10 @@ from pydantic import Field
 
 from apexbridge.errors import InvalidInputError
 from apexbridge.retrieval.body import Section, body_text, searchable_body, sections
-from apexbridge.retrieval.documents import Document, packed_body
+from apexbridge.retrieval.documents import Document
 from apexbridge.retrieval.embedders.embedder import Embedder
 from apexbridge.retrieval.evaluation import Corpus, Metrics, Progress, Question, measure
+from apexbridge.retrieval.packed_body import PackedBody
 from apexbridge.retrieval.text import has_cjk, tokens
 from apexbridge.wire import WireModel
 
@@ -171,7 +172,7 @@ def _shared(own: set[str], text: str) -> float:
 
 
 def _document(skill: SkillText, *, body: str) -> Document:
-    return Document(name=skill.name, description=skill.description, tags=skill.tags, packed_body=packed_body(body))
+    return Document(name=skill.name, description=skill.description, tags=skill.tags, packed_body=PackedBody.of(body))
 
 
 def _shifted(progress: Progress, offset: int, total: int) -> Progress:

@@ -1,12 +1,11 @@
 """A skill or a tool as search sees it, and the text of it that is embedded."""
 
-import base64
-import zlib
 from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
 from apexbridge.retrieval.kinds import Kind
+from apexbridge.retrieval.packed_body import EMPTY_BODY, PackedBody
 from apexbridge.retrieval.text import name_words, plain_words, tokens, word_count
 
 MAX_EMBEDDED_CHARACTERS = 2000
@@ -64,8 +63,7 @@ class Document:
     description: str
     tags: tuple[str, ...] = ()
     derived_tags: tuple[str, ...] = ()
-    packed_body: str = ""
-    """Its body, compressed: the bodies of a large library would need hundreds of megabytes."""
+    packed_body: PackedBody = EMPTY_BODY
     hidden: bool = False
     version: str = ""
 
@@ -77,14 +75,16 @@ class Document:
             description=skill.description.encode("utf-8", "replace").decode(),
             tags=tuple(skill.tags),
             derived_tags=tuple(skill.derived_tags),
-            packed_body=packed_body(skill.body),
+            packed_body=PackedBody.of(skill.body),
             hidden=skill.hidden,
             version=skill.version,
         )
 
     @classmethod
     def from_stored(cls, fields: Mapping[str, Any]) -> "Document":
-        return cls(**{**fields, "tags": tuple(fields["tags"]), "derived_tags": tuple(fields["derived_tags"])})
+        """From the columns of a table."""
+        stored = {"tags": tuple(fields["tags"]), "derived_tags": tuple(fields["derived_tags"])}
+        return cls(**{**fields, **stored, "packed_body": PackedBody.of_stored(fields["packed_body"])})
 
     @property
     def kind(self) -> Kind:
@@ -124,16 +124,11 @@ class Document:
 
     @property
     def body(self) -> str:
-        return zlib.decompress(base64.b85decode(self.packed_body)).decode() if self.packed_body else ""
+        return self.packed_body.text
 
     def keywords(self) -> list[str]:
         """Tokens for keyword search. Derived tags are words of the description, so they are included."""
         return tokens(f"{self.label} {self.description} {' '.join(self.informative_tags)}")
-
-
-def packed_body(body: str) -> str:
-    """The body as a document has it."""
-    return base64.b85encode(zlib.compress(body.encode("utf-8", "replace"))).decode() if body else ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

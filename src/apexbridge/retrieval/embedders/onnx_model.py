@@ -119,7 +119,8 @@ def load_onnx(folder: Path, card: ModelCard) -> LoadedModel:
 
         if card.sha256 and digest_of(folder / card.file) != card.sha256:
             raise EmbeddingError(
-                f"The file of the model {card.name} has changed since it was added. Restart, or add it again."
+                f"The model {card.name} cannot be loaded: its file has changed since it was added. Restart, or add it "
+                "again."
             )
         options = onnxruntime.SessionOptions()
         options.intra_op_num_threads = min(MAX_THREADS, os.cpu_count() or 1)

@@ -24,8 +24,6 @@ from apexbridge.retrieval.usage import UsagePair
 
 SKILLS, USAGE = "skills", "past"
 _KEYS = {SKILLS: "name", USAGE: "key"}
-_ATTRIBUTES = {"at": "taught_at"}
-"""Columns whose attribute has another name."""
 TABLE_WITH_TEXTS = "usage"
 """Of versions that stored the text of past requests."""
 KEEP_OLD_VERSIONS = timedelta(minutes=1)
@@ -329,11 +327,18 @@ def _schema(name: str, dimensions: int) -> Any:
     return pa.schema({**columns[name], "embedder": text, "vector": pa.list_(pa.float32(), dimensions)})
 
 
+def _value(row: Document | UsagePair, column: str) -> Any:
+    """What a column has of a row."""
+    if isinstance(row, UsagePair):
+        return row.taught_at if column == "at" else getattr(row, column)
+    return row.packed_body.stored if column == "packed_body" else getattr(row, column)
+
+
 def _arrow_table(name: str, embedder: str, rows: Sequence[Row]) -> Any:
     pa = _arrow()
     vectors = _matrix(rows, len(rows[0][1]))
     *columns, _, _ = schema = _schema(name, vectors.shape[1])
-    values = [[getattr(row, _ATTRIBUTES.get(column.name, column.name)) for row, _ in rows] for column in columns]
+    values = [[_value(row, column.name) for row, _ in rows] for column in columns]
     return pa.Table.from_arrays(
         [
             *(pa.array(column, field.type) for column, field in zip(values, columns, strict=True)),

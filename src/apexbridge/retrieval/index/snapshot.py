@@ -21,7 +21,7 @@ from apexbridge.retrieval.index.vector_index import VectorIndex
 from apexbridge.retrieval.kinds import Kind
 from apexbridge.retrieval.usage import UsagePair
 
-FORMAT = 5
+FORMAT = 6
 """Snapshots of format 1 contain the text of past requests."""
 TOKENIZER = ("documents.py", "text.py")
 """Modules that decide what is in the keyword index."""

@@ -4,9 +4,11 @@ A slot is a document's position in the index.
 """
 
 import json
+import sys
 import threading
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
+from dataclasses import replace
 from operator import attrgetter
 from pathlib import Path
 from typing import Any
@@ -28,8 +30,11 @@ from apexbridge.retrieval.index.slot_vectors import (
     unpacked_vectors,
 )
 from apexbridge.retrieval.index.vector_file import VectorFile
+from apexbridge.retrieval.packed_body import BodyFile, PackedBody
 from apexbridge.retrieval.text import tokens
 
+MAX_UNUSED_BODY_BYTES = 10_000_000
+"""Of bodies that were replaced or removed, in the file."""
 EXACT_LIMIT = 10_000
 """Up to this size, all vectors are in memory and compared. Above it, they are in a file, and the nearest compared."""
 
@@ -51,6 +56,8 @@ class VectorIndex:
         self.documents: list[Document] = []
         self.keywords = KeywordIndex()
         self.vectors: SlotVectors = MatrixVectors(self.dimensions)
+        self._bodies: BodyFile | None = None
+        """Of a large index."""
         self.version = 0
         """Grows with every change."""
         self._slots: dict[str, int] = {}
@@ -93,7 +100,7 @@ class VectorIndex:
     def put(self, document: Document, vector: Floats | None) -> None:
         slot = self._slots.setdefault(document.name, len(self.documents))
         if slot == len(self.documents) or self.documents[slot] != document:
-            self.documents[slot : slot + 1] = [document]
+            self.documents[slot : slot + 1] = [self._held(document)]
             self.keywords.put(slot, document.keywords(), body=tokens(document.body), name=tokens(document.label))
             self._tags.put(slot, document.folded_tags)
             (self._hidden.add if document.hidden else self._hidden.discard)(document.name)
@@ -105,6 +112,7 @@ class VectorIndex:
         copy = VectorIndex(self.dimensions, exact_limit=max(self._exact_limit, len(self) + 1), new_file=self._new_file)
         copy.replace_all(self)
         copy.documents, copy._slots, copy._hidden = list(self.documents), dict(self._slots), set(self._hidden)
+        copy._bodies = None  # the file belongs to the original
         copy.keywords, copy._tags, copy.vectors = self.keywords.copy(), self._tags.copy(), self.vectors.copy()
         return copy
 
@@ -112,6 +120,7 @@ class VectorIndex:
         """Take over everything of another index, which is not used any more."""
         self.documents, self._slots, self._hidden = other.documents, other._slots, other._hidden
         self.keywords, self._tags, self.vectors = other.keywords, other._tags, other.vectors
+        self._bodies = other._bodies
         self.dimensions = other.dimensions
         self.version += 1
 
@@ -138,6 +147,8 @@ class VectorIndex:
         if not isinstance(self.vectors, FiledVectors):
             path.unlink(missing_ok=True)
             return True
+        if self._bodies is not None and self._bodies.size > 2 * self._body_bytes() + MAX_UNUSED_BODY_BYTES:
+            self._file_bodies()
         if self.vectors.is_mostly_unused or not self.vectors.file.is_at(path):
             self.vectors.start_new_file(self._new_file)
         return self.vectors.file.is_at(path) and self.vectors.file.flush()
@@ -160,8 +171,12 @@ class VectorIndex:
             "tags": self._tags.packed(slots),
             "vectors": self.vectors.packed(slots),
         }
+        bodies = [document.packed_body.data() for document in documents]
         return {
             "documents": np.frombuffer("\n".join(lines).encode(), np.uint8),
+            "bodies": np.frombuffer(b"".join(bodies), np.uint8),
+            "body_sizes": np.array([len(body) for body in bodies], np.int32),
+            "body_digests": np.array([document.packed_body.digest for document in documents], np.uint64),
             **{f"{part}/{name}": array for part, arrays in parts.items() for name, array in arrays.items()},
         }
 
@@ -175,13 +190,15 @@ class VectorIndex:
     ) -> "VectorIndex":
         """What `packed` returned. `open_file` opens the file of a large index."""
         index = cls(dimensions)
+        index.vectors = unpacked_vectors(index.dimensions, _part(packed, "vectors"), open_file=open_file)
+        bodies = index._unpacked_bodies(packed)
         text = packed["documents"].tobytes().decode()
-        index.documents = [document for line in text.splitlines() for document in _documents_of(line)]
+        shared: _Shared = {}
+        index.documents = [document for line in text.splitlines() for document in _documents_of(line, bodies, shared)]
         index._slots = {document.name: slot for slot, document in enumerate(index.documents)}
         index._hidden = {document.name for document in index.documents if document.hidden}
         index.keywords.restore(_part(packed, "keywords"))
         index._tags.restore(_part(packed, "tags"))
-        index.vectors = unpacked_vectors(index.dimensions, _part(packed, "vectors"), open_file=open_file)
         if not len(index) == len(index.vectors) == len(index.keywords) == len(index._tags):
             raise ValueError("the parts of the index have different sizes")
         return index
@@ -228,8 +245,44 @@ class VectorIndex:
         self.version += 1
         if self.vectors.is_exact and len(self) > self._exact_limit:
             self.vectors = FiledVectors.of(self.vectors, self.dimensions, self._new_file)
+            self._file_bodies()
         elif not self.vectors.is_exact and len(self) < self._exact_limit // 2:
             self.vectors = MatrixVectors.of(self.vectors, self.dimensions)
+
+    def _held(self, document: Document) -> Document:
+        """The document as this index keeps it: bodies of a large index are in a file, if there can be one."""
+        if self.vectors.is_exact or document.packed_body.is_filed:
+            return document
+        try:
+            self._bodies = self._bodies or BodyFile()
+            return replace(document, packed_body=document.packed_body.filed(self._bodies))
+        except OSError:
+            return document
+
+    def _file_bodies(self) -> None:
+        """Write the bodies of all documents to a new file."""
+        with suppress(OSError):
+            file = BodyFile()
+            filed = [replace(document, packed_body=document.packed_body.filed(file)) for document in self.documents]
+            self.documents, self._bodies = filed, file
+
+    def _unpacked_bodies(self, packed: Mapping[str, NDArray[Any]]) -> Iterator[PackedBody]:
+        """The bodies of all documents, in a file if the index is large."""
+        data, begin = packed["bodies"].tobytes(), 0
+        if not self.vectors.is_exact:
+            with suppress(OSError):
+                file = BodyFile()
+                file.append(data)
+                self._bodies = file
+        for size, digest in zip(packed["body_sizes"].tolist(), packed["body_digests"].tolist(), strict=True):
+            if self._bodies is None:
+                yield PackedBody.known(digest, data[begin : begin + size])
+            else:
+                yield PackedBody.in_file(digest, self._bodies, begin, size)
+            begin += size
+
+    def _body_bytes(self) -> int:
+        return sum(document.packed_body.size for document in self.documents)
 
     def allowed(self, tags: Collection[str], *, for_model: bool) -> NDArray[np.bool_] | None:
         """Which slots have one of the tags, in lower case, and may be found by a model; None without filters."""
@@ -241,7 +294,7 @@ class VectorIndex:
         return is_allowed
 
 
-_COLUMNS = ("name", "description", "tags", "derived_tags", "packed_body", "hidden", "version")
+_COLUMNS = ("name", "description", "tags", "derived_tags", "hidden", "version")
 _values = attrgetter(*_COLUMNS)
 
 
@@ -250,17 +303,26 @@ def _json_of(documents: Sequence[Document]) -> str:
     return json.dumps(list(zip(*map(_values, documents), strict=True)))
 
 
-def _documents_of(line: str) -> Iterator[Document]:
-    for name, description, tags, derived_tags, packed_body, hidden, version in zip(*json.loads(line), strict=True):
+def _documents_of(line: str, bodies: Iterator[PackedBody], shared: "_Shared") -> Iterator[Document]:
+    for name, description, tags, derived_tags, hidden, version in zip(*json.loads(line), strict=True):
         yield Document(
             name=name,
             description=description,
-            tags=tuple(tags),
-            derived_tags=tuple(derived_tags),
-            packed_body=packed_body,
+            tags=_shared(tags, shared),
+            derived_tags=_shared(derived_tags, shared),
+            packed_body=next(bodies),
             hidden=hidden,
             version=version,
         )
+
+
+_Shared = dict[tuple[str, ...], tuple[str, ...]]
+
+
+def _shared(tags: Sequence[str], known: _Shared) -> tuple[str, ...]:
+    """The tags, without a copy of those that other skills have: most are the same."""
+    own = tuple(map(sys.intern, tags))
+    return known.setdefault(own, own)
 
 
 def _part(packed: Mapping[str, NDArray[Any]], part: str) -> dict[str, NDArray[Any]]:
