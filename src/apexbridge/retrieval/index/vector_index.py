@@ -171,11 +171,13 @@ class VectorIndex:
             "tags": self._tags.packed(slots),
             "vectors": self.vectors.packed(slots),
         }
-        bodies = [document.packed_body.data() for document in documents]
+        bodies = bytearray()  # a list of them would need twice the memory
+        for document in documents:
+            bodies += document.packed_body.data()
         return {
             "documents": np.frombuffer("\n".join(lines).encode(), np.uint8),
-            "bodies": np.frombuffer(b"".join(bodies), np.uint8),
-            "body_sizes": np.array([len(body) for body in bodies], np.int32),
+            "bodies": np.frombuffer(bodies, np.uint8),
+            "body_sizes": np.array([document.packed_body.size for document in documents], np.int32),
             "body_digests": np.array([document.packed_body.digest for document in documents], np.uint64),
             **{f"{part}/{name}": array for part, arrays in parts.items() for name, array in arrays.items()},
         }
