@@ -40,7 +40,7 @@ TOPICS, WORDS_OF_TOPIC, GENERAL_WORDS = 1_000, 30, 4_000
 ASKED = 100
 BODY_WORDS, OWN_SHARE = 225, 0.42
 """Of a body, and how many of them its description has. Real bodies have 225 words too, 125 of them different."""
-MAX_MEMORY_MB, MAX_TOTAL_MB, MAX_START_MS, MAX_SEARCH_MS, MAX_MISSING = 250, 600, 5_000, 25, 2.0
+MAX_MEMORY_MB, MAX_TOTAL_MB, MAX_START_MS, MAX_SEARCH_MS, MAX_MISSING = 275, 600, 5_000, 25, 2.0
 CHILD = """
 import sys, time
 from pathlib import Path

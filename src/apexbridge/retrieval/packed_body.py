@@ -41,7 +41,7 @@ class PackedBody:
 
     digest: int
     _source: bytes | BodyFile = field(compare=False, repr=False)
-    _place: int = field(default=0, compare=False, repr=False)
+    _position: int = field(default=0, compare=False, repr=False)
     """Where it is in the file: its beginning and its size."""
 
     @classmethod
@@ -70,7 +70,7 @@ class PackedBody:
     @property
     def size(self) -> int:
         """In bytes."""
-        return len(self._source) if isinstance(self._source, bytes) else self._place & ((1 << _SIZE_BITS) - 1)
+        return len(self._source) if isinstance(self._source, bytes) else self._position & ((1 << _SIZE_BITS) - 1)
 
     @property
     def is_filed(self) -> bool:
@@ -88,7 +88,7 @@ class PackedBody:
     def data(self) -> bytes:
         if isinstance(self._source, bytes):
             return self._source
-        return self._source.read(self._place >> _SIZE_BITS, self.size)
+        return self._source.read(self._position >> _SIZE_BITS, self.size)
 
     def filed(self, file: BodyFile) -> "PackedBody":
         """The same body in a file. Raises OSError."""
