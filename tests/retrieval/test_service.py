@@ -13,6 +13,7 @@ import anyio
 import pytest
 
 from apexbridge.errors import InvalidInputError, ServerError
+from apexbridge.retrieval import dictionary, text
 from apexbridge.retrieval.config import RetrievalSettings
 from apexbridge.retrieval.documents import Document, SkillFacts
 from apexbridge.retrieval.embedders.bundled import MultilingualModel
@@ -144,6 +145,12 @@ async def test_only_enabled_skills_of_the_library_are_shown(service: ToolRetriev
     found = await service.find_relevant_skills("files and weather", threshold=0)
     assert {match.name for match in found} == {"git-commit", "excel-analysis", "translator"}
     assert {match.mode for match in found} == {"direct"}
+
+
+async def test_the_dictionary_is_not_loaded_in_the_event_loop(service: ToolRetrievalService) -> None:
+    dictionary._entries.cache_clear()
+    text._parts.cache_clear()
+    assert (await service.search("合并几个彩虹色的PDF文件")).results[0].name == "pdf-merge"
 
 
 async def test_whether_any_skill_fits_is_judged_by_the_first_that_is_enabled(

@@ -8,7 +8,7 @@ from collections import OrderedDict
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractAsyncContextManager, contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 from typing import Literal, TypeVar
@@ -70,6 +70,8 @@ class _Ranking:
     candidates: tuple[tuple[Document, Candidate], ...]
     degraded: bool
     warnings: tuple[str, ...]
+    words: Mapping[str, str] = field(default_factory=dict)
+    """The words of the request, by token."""
 
 
 class ToolRetrievalService:
@@ -273,7 +275,6 @@ class ToolRetrievalService:
             raise InvalidInputError("threshold must be between 0 and 1")
         await self.wake()
         any_tag = frozenset(tag.casefold() for tag in tags)
-        words = words_by_token(text)
         found: dict[Kind, list[SkillMatch]] = {"skill": [], "tool": []}
         warnings: list[str] = []
         is_degraded = False
@@ -282,7 +283,7 @@ class ToolRetrievalService:
             while True:
                 rank = partial(self._rank, text, count, any_tag, mode, for_model, each, caller)
                 ranking = await self._in_turn(caller, rank)
-                found[each], is_complete = await self._results(ranking, limit, threshold, words)
+                found[each], is_complete = await self._results(ranking, limit, threshold)
                 if is_complete or len(ranking.candidates) < count:
                     break
                 count *= 10  # many of the best are disabled
@@ -306,9 +307,7 @@ class ToolRetrievalService:
             return (kind,)
         return ("skill", "tool") if len(self._index.tools) else ("skill",)
 
-    async def _results(
-        self, ranking: _Ranking, limit: int, threshold: float, words: Mapping[str, str]
-    ) -> tuple[list[SkillMatch], bool]:
+    async def _results(self, ranking: _Ranking, limit: int, threshold: float) -> tuple[list[SkillMatch], bool]:
         """What of the ranking may be shown, and whether more candidates could not change that."""
         names = [document.name for document, _ in ranking.candidates]
         facts = await self.facts(names) if self.facts and names else {}
@@ -338,7 +337,7 @@ class ToolRetrievalService:
                     score=lowest,
                     tags=list(document.tags or document.derived_tags),
                     mode=known.mode if known else None,
-                    why=explain(candidate, words),
+                    why=explain(candidate, ranking.words),
                 )
             )
         return results, len(results) == limit or not skipped
@@ -518,7 +517,12 @@ class ToolRetrievalService:
                 ranked = reranked(self._reranker, text, ranked, budget_seconds=self.settings.reranker_seconds)
             except EmbeddingError as error:
                 warnings.append(f"{error} The results are not reranked.")
-        ranking = _Ranking(candidates=tuple(ranked[:count]), degraded=vectors is None, warnings=tuple(warnings))
+        ranking = _Ranking(
+            candidates=tuple(ranked[:count]),
+            degraded=vectors is None,
+            warnings=tuple(warnings),
+            words=words_by_token(text),  # on this thread: the first Chinese request loads the dictionary
+        )
         with self._index.memory.locked():
             # A degraded ranking is not cached: the next one may be complete.
             if vectors is not None and version == self._ranked_version == self._index.version:
