@@ -290,7 +290,7 @@ def test_a_server_answers_while_it_indexes(start_server: StartServer, data_dir: 
             return client.get("/readyz").status_code == 200
 
         wait_until(is_ready)
-        ready = client.post("/api/skills/search", json={"query": "do I get wet today"}).json()
+        ready = client.post("/api/skills/search", json={"query": "do I get wet today", "threshold": 0}).json()
         assert "degraded" not in ready
         assert ready["warnings"] == []
         assert ready["results"][0]["name"] == "umbrella"
