@@ -51,7 +51,7 @@ class PackedBody:
     @classmethod
     def of_data(cls, data: bytes) -> "PackedBody":
         """From `data()`."""
-        return cls(int.from_bytes(blake2b(data, digest_size=DIGEST_BYTES).digest()), data) if data else EMPTY_BODY
+        return cls.known(int.from_bytes(blake2b(data, digest_size=DIGEST_BYTES).digest()), data)
 
     @classmethod
     def known(cls, digest: int, data: bytes) -> "PackedBody":

@@ -4,7 +4,6 @@ A slot is a document's position in the index.
 """
 
 import json
-import sys
 import threading
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
@@ -195,8 +194,7 @@ class VectorIndex:
         index.vectors = unpacked_vectors(index.dimensions, _part(packed, "vectors"), open_file=open_file)
         bodies = index._unpacked_bodies(packed)
         text = packed["documents"].tobytes().decode()
-        shared: _Shared = {}
-        index.documents = [document for line in text.splitlines() for document in _documents_of(line, bodies, shared)]
+        index.documents = [document for line in text.splitlines() for document in _documents_of(line, bodies)]
         index._slots = {document.name: slot for slot, document in enumerate(index.documents)}
         index._hidden = {document.name for document in index.documents if document.hidden}
         index.keywords.restore(_part(packed, "keywords"))
@@ -305,26 +303,17 @@ def _json_of(documents: Sequence[Document]) -> str:
     return json.dumps(list(zip(*map(_values, documents), strict=True)))
 
 
-def _documents_of(line: str, bodies: Iterator[PackedBody], shared: "_Shared") -> Iterator[Document]:
+def _documents_of(line: str, bodies: Iterator[PackedBody]) -> Iterator[Document]:
     for name, description, tags, derived_tags, hidden, version in zip(*json.loads(line), strict=True):
         yield Document(
             name=name,
             description=description,
-            tags=_shared(tags, shared),
-            derived_tags=_shared(derived_tags, shared),
+            tags=tuple(tags),
+            derived_tags=tuple(derived_tags),
             packed_body=next(bodies),
             hidden=hidden,
             version=version,
         )
-
-
-_Shared = dict[tuple[str, ...], tuple[str, ...]]
-
-
-def _shared(tags: Sequence[str], known: _Shared) -> tuple[str, ...]:
-    """The tags, without a copy of those that other skills have: most are the same."""
-    own = tuple(map(sys.intern, tags))
-    return known.setdefault(own, own)
 
 
 def _part(packed: Mapping[str, NDArray[Any]], part: str) -> dict[str, NDArray[Any]]:
