@@ -21,6 +21,12 @@ ANSWERED = {
     "commit my changes with a good message": "commit-message",
     "帮我提交代码": "commit-message",
 }
+IN_OTHER_LANGUAGES = {
+    "schreibe eine gute Commit-Nachricht für meine Änderungen": "commit-message",
+    "écrire un message de commit pour mes changements": "commit-message",
+    "analizar los datos de un archivo CSV": "csv-insights",
+    "напиши сообщение для коммита": "commit-message",
+}
 MAX_FALSE_ALARMS = 0.08
 DEFAULT_THRESHOLD = RetrievalSettings().threshold
 NEAR = Candidate(
@@ -65,6 +71,16 @@ async def test_nothing_is_shown_for_most_requests_that_no_skill_answers(searchin
         assert len(shown) <= MAX_FALSE_ALARMS * len(REQUESTS), shown
         for text, name in ANSWERED.items():
             assert (await service.search(text)).results[0].name == name
+
+
+@pytest.mark.anyio
+@pytest.mark.computes_in_loop
+@pytest.mark.parametrize(("text", "name"), IN_OTHER_LANGUAGES.items())
+async def test_a_request_in_another_language_shows_its_skill(searching: Searching, text: str, name: str) -> None:
+    async with searching.open() as service:
+        await service.index_skills(examples())
+        assert [match.name for match in (await service.search(text)).results][:1] == [name]
+        assert not (await service.search("warum ist der Himmel am Abend für mich so rot")).results
 
 
 @pytest.mark.parametrize(

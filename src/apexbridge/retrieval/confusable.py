@@ -19,7 +19,7 @@ from apexbridge.retrieval.documents import Document
 from apexbridge.retrieval.embedders.model import EmbeddingError, Floats, Model, normalized
 from apexbridge.retrieval.index.vector_index import VectorIndex
 from apexbridge.retrieval.kinds import Kind
-from apexbridge.retrieval.text import has_cjk, is_mostly_ascii, plain_words, tokens
+from apexbridge.retrieval.text import has_cjk, is_english, plain_words, tokens
 from apexbridge.wire import WireModel
 
 MIN_SCORE = 0.45
@@ -156,8 +156,7 @@ class _Meaning:
         """Rows that an English model cannot read."""
         if multilingual and len(multilingual) < len(models):
             self._multilingual, self._multilingual_offset = _combined(matrices, models, multilingual)
-            is_english = [is_mostly_ascii(document.description) for document in documents]
-            self._foreign = np.flatnonzero(~np.array(is_english))
+            self._foreign = np.flatnonzero([not is_english(document.description) for document in documents])
 
     def near_pairs(self) -> Iterator[tuple[int, int, float]]:
         """Pairs that stand out by their meaning: two rows, and how far they do, 0 to 1."""

@@ -12,7 +12,7 @@ from apexbridge.retrieval.embedders.model import Floats
 from apexbridge.retrieval.embedders.model_store import ModelStore
 from apexbridge.retrieval.embedders.onnx_reranker import OnnxReranker
 from apexbridge.retrieval.ranking import Candidate
-from apexbridge.retrieval.text import is_mostly_ascii
+from apexbridge.retrieval.text import is_english
 
 RERANKED = 20
 RERANKER_WEIGHT = 0.3
@@ -38,7 +38,7 @@ def choose_reranker(settings: RetrievalSettings, data_dir: Path | None = None) -
 
 def reranked(reranker: OnnxReranker, request: str, ranked: Sequence[Ranked], *, budget_seconds: float) -> list[Ranked]:
     """The candidates in their new order. Those beyond the budget keep their places. Raises EmbeddingError."""
-    if reranker.english_only and not is_mostly_ascii(request):
+    if reranker.english_only and not is_english(request):
         return list(ranked)
     texts = [document.text for document, _ in ranked[:RERANKED]]
     judged = reranker.score(request, texts, budget_seconds=budget_seconds)

@@ -18,7 +18,7 @@ from apexbridge.retrieval.embedders.endpoint import ENDPOINT_PREFIX, EndpointMod
 from apexbridge.retrieval.embedders.model import Floats, Model, Scale
 from apexbridge.retrieval.embedders.model_choice import read_choice
 from apexbridge.retrieval.embedders.model_store import ModelStore
-from apexbridge.retrieval.text import clauses, english_gist, is_mostly_ascii, tokens
+from apexbridge.retrieval.text import clauses, english_gist, is_english, tokens
 
 CACHED_REQUESTS = 1000
 DEFAULT_MODELS = (MultilingualModel.id, ENGLISH_MODEL.name, "gte-small")
@@ -198,7 +198,7 @@ def installed_models(data_dir: Path | None) -> dict[str, Model]:
 
 
 def _embed_request(model: Model, request: str) -> ModelVectors | None:
-    is_gist = model.english_only and not is_mostly_ascii(request)
+    is_gist = model.english_only and not is_english(request)
     text = english_gist(request) if is_gist else request
     if text is None or (model.english_only and not tokens(text)):
         return None  # for such a model, all requests without a word that says something are alike
