@@ -41,9 +41,9 @@ CHINESE_STOP_WORDS = frozenset({
     "还是", "这里", "那里", "需要", "麻烦",
 })
 ENGLISH_WORDS = frozenset({
-    "about", "all", "an", "and", "any", "are", "at", "between", "by", "can", "do", "does", "for", "from", "how", "i", "in",
-    "into", "is", "it", "me", "my", "new", "of", "on", "or", "our", "please", "that", "the", "these", "this", "to", "what",
-    "when", "where", "which", "who", "why", "with", "your",
+    "about", "all", "an", "and", "any", "are", "at", "between", "by", "can", "do", "does", "for", "from", "how", "i",
+    "in", "into", "is", "it", "me", "my", "new", "of", "on", "or", "our", "please", "that", "the", "these", "this",
+    "to", "what", "when", "where", "which", "who", "why", "with", "your",
 })
 """Words without a topic that tell English from other languages."""
 FOREIGN_WORDS = frozenset({
