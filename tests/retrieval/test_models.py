@@ -295,3 +295,23 @@ def test_a_model_that_fails_later_does_so_with_an_embedding_error(tmp_path: Path
     card = read_card(folder).model_copy(update={"dimensions": 9})
     with pytest.raises(EmbeddingError, match="9"):
         OnnxModel(folder, card).embed(["merge"])
+
+
+@pytest.mark.parametrize("word", ["merge", "weather", "[CLS]"])
+def test_a_model_that_returns_no_numbers_is_refused(tmp_path: Path, shared: Path, word: str) -> None:
+    weights = table()
+    weights[WORDS.index(word)] = np.nan
+    with pytest.raises(InvalidInputError, match="NaN"):
+        ModelStore(tmp_path / "data").add(str(write_model(tmp_path / "tiny", weights=weights)), say=quiet)
+    weights = table()
+    weights[WORDS.index("query")] = np.inf
+    folder = write_model(tmp_path / "data/models/late", weights=weights)
+    model = OnnxModel(folder, read_card(folder))
+    assert model.embed(["merge"]).any()
+    with pytest.raises(EmbeddingError, match="NaN"):
+        model.embed(["merge", "query"])
+
+
+def test_a_model_that_returns_zeros_is_refused(tmp_path: Path, shared: Path) -> None:
+    with pytest.raises(InvalidInputError, match="zeros"):
+        ModelStore(tmp_path / "data").add(str(write_model(tmp_path / "tiny", weights=table() * 0)), say=quiet)

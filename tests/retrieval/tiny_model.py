@@ -18,14 +18,21 @@ def table(seed: int = 7) -> np.ndarray[Any, np.dtype[np.float32]]:
 
 
 def write_model(
-    folder: Path, *, pooling: str = "mean", prompts: dict[str, str] | None = None, seed: int = 7, **config: Any
+    folder: Path,
+    *,
+    pooling: str = "mean",
+    prompts: dict[str, str] | None = None,
+    seed: int = 7,
+    weights: np.ndarray[Any, np.dtype[np.float32]] | None = None,
+    **config: Any,
 ) -> Path:
     """Write the files that the hub has for a model. Models with another `seed` have other vectors."""
     folder.mkdir(parents=True)
     inputs = [helper.make_tensor_value_info(name, TensorProto.INT64, ["n", "t"]) for name in ("input_ids",)]
     output = helper.make_tensor_value_info("last_hidden_state", TensorProto.FLOAT, ["n", "t", DIMENSIONS])
+    rows = table(seed) if weights is None else weights
     gather = helper.make_node("Gather", ["table", "input_ids"], ["last_hidden_state"])
-    graph = helper.make_graph([gather], "tiny", inputs, [output], [numpy_helper.from_array(table(seed), "table")])
+    graph = helper.make_graph([gather], "tiny", inputs, [output], [numpy_helper.from_array(rows, "table")])
     model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)])
     model.ir_version = 9
     onnx.save(model, folder / "model.onnx")

@@ -1,5 +1,6 @@
 """Embedding models that are installed beside the bundled ones: each is a folder with weights, tokenizer and card."""
 
+import itertools
 import re
 import shutil
 import sys
@@ -23,6 +24,7 @@ from apexbridge.retrieval.embedders.model_card import (
 from apexbridge.retrieval.embedders.model_sources import KNOWN_MODELS, fetch_from_hub, fetch_known_model
 from apexbridge.retrieval.embedders.onnx_model import OnnxModel
 from apexbridge.retrieval.embedders.onnx_reranker import OnnxReranker
+from apexbridge.retrieval.embedders.scale import RELATED_PAIRS
 
 SHARED_FOLDER = Path(sys.prefix) / "share/apexbridge/models"
 """For every data directory of this installation."""
@@ -48,11 +50,11 @@ class InstalledModel:
         return OnnxReranker(self.folder, self.card)
 
     def try_out(self) -> None:
-        """Load it and let it read a text. Raises EmbeddingError."""
+        """Load it and let it read some texts. Raises EmbeddingError."""
         if self.card.kind == "reranker":
             self.open_reranker().score(PROBE, [PROBE], budget_seconds=1)
-        else:
-            self.open().embed([PROBE])
+        elif not self.open().embed([PROBE, *itertools.chain(*RELATED_PAIRS)])[0].any():
+            raise EmbeddingError(f"The model {self.card.name} returns a vector of zeros.")
 
 
 class ModelStore:

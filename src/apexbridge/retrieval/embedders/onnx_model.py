@@ -67,6 +67,8 @@ class OnnxModel:
         for start in range(0, len(order), BATCH):
             batch = order[start : start + BATCH]
             vectors[batch] = self._pooled(loaded, [rows[row] for row in batch])
+        if not np.isfinite(vectors).all():
+            raise EmbeddingError(f"The model {self._card.name} returned values that are not numbers (NaN).")
         return normalized(vectors)
 
     def _pooled(self, loaded: LoadedModel, rows: Sequence[Sequence[int]]) -> Floats:

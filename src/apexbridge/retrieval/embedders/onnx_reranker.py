@@ -41,4 +41,6 @@ class OnnxReranker:
                 raise EmbeddingError(f"The model {self._card.name} is not a reranker of one or two labels.")
             # With two labels, the second one is "relevant".
             scores.append(logits[:, 0] if logits.shape[1] == 1 else logits[:, 1] - logits[:, 0])
+            if not np.isfinite(scores[-1]).all():
+                raise EmbeddingError(f"The model {self._card.name} returned a score that is not a number (NaN).")
         return np.concatenate(scores) if scores else np.zeros(0, np.float32)
