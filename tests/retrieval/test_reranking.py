@@ -13,7 +13,7 @@ from apexbridge.retrieval.config import RetrievalSettings
 from apexbridge.retrieval.documents import Document
 from apexbridge.retrieval.embedders.embedder import Embedder, installed_models
 from apexbridge.retrieval.embedders.model import EmbeddingError
-from apexbridge.retrieval.embedders.model_card import read_card
+from apexbridge.retrieval.embedders.model_files import read_card
 from apexbridge.retrieval.embedders.model_store import ModelStore
 from apexbridge.retrieval.embedders.onnx_reranker import BATCH, OnnxReranker
 from apexbridge.retrieval.reranking import choose_reranker

@@ -4,13 +4,14 @@ import itertools
 import logging
 import threading
 from collections import OrderedDict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
 
-from apexbridge.errors import ServerError
+from apexbridge._text import near_names
+from apexbridge.errors import ServerError, did_you_mean
 from apexbridge.retrieval.config import RetrievalSettings
 from apexbridge.retrieval.documents import Document
 from apexbridge.retrieval.embedders.bundled import ENGLISH_MODEL, MultilingualModel, find_english_model
@@ -167,11 +168,7 @@ def choose_embedder(settings: RetrievalSettings, data_dir: Path | None = None) -
     names = settings.models or chosen
     unknown = [name for name in names if name not in models]
     if unknown and settings.models:
-        raise ServerError(
-            f"APEX_EMBEDDING_MODELS names {unknown[0]}, which is not installed. There is: {', '.join(models)}. "
-            f"Add it: apex models add {unknown[0]}",
-            code="INVALID_SETTING",
-        )
+        raise ServerError(_unknown_model(unknown[0], models, data_dir), code="INVALID_SETTING")
     problem = None
     if unknown:
         problem = (
@@ -181,6 +178,14 @@ def choose_embedder(settings: RetrievalSettings, data_dir: Path | None = None) -
         logger.warning("%s", problem)
     found = [name for name in names if name in models] or [name for name in DEFAULT_MODELS if name in models]
     return Embedder([models[name] for name in dict.fromkeys(found)], problem=problem)
+
+
+def _unknown_model(name: str, models: Collection[str], data_dir: Path | None) -> str:
+    added, _ = ModelStore(data_dir).models()
+    if any(model.card.name == name for model in added):
+        return f"APEX_EMBEDDING_MODELS names {name}, which is a reranker: name it in APEX_RERANKER instead."
+    near = did_you_mean(near_names(name, models)) or f". Add it: apex models add {name}"
+    return f"APEX_EMBEDDING_MODELS names {name}, which is not installed{near} There is: {', '.join(models)}."
 
 
 def installed_models(data_dir: Path | None) -> dict[str, Model]:

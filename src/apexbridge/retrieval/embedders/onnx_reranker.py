@@ -32,15 +32,13 @@ class OnnxReranker:
             if time.monotonic() >= end:
                 break
             pairs = [(request, text) for text in texts[start : start + BATCH]]
-            encoded = loaded.tokenizer.encode_batch(pairs)
+            encoded = loaded.encode(pairs)
             ids, mask, types = (
                 padded([getattr(one, field) for one in encoded]) for field in ("ids", "attention_mask", "type_ids")
             )
-            logits = loaded.run(self._card.name, ids, mask, types)
+            logits = loaded.run(ids, mask, types)
             if logits.ndim != 2 or logits.shape[1] > 2:
                 raise EmbeddingError(f"The model {self._card.name} is not a reranker of one or two labels.")
             # With two labels, the second one is "relevant".
-            scores.append(logits[:, 0] if logits.shape[1] == 1 else logits[:, 1] - logits[:, 0])
-            if not np.isfinite(scores[-1]).all():
-                raise EmbeddingError(f"The model {self._card.name} returned a score that is not a number (NaN).")
+            scores.append(loaded.finite(logits[:, 0] if logits.shape[1] == 1 else logits[:, 1] - logits[:, 0]))
         return np.concatenate(scores) if scores else np.zeros(0, np.float32)
