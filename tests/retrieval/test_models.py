@@ -209,6 +209,15 @@ def test_a_name_that_cannot_be_a_folder_is_refused(tmp_path: Path, shared: Path,
     assert sorted(tmp_path.iterdir()) == before
 
 
+def test_a_list_of_the_models_reads_none_of_their_files(
+    tmp_path: Path, shared: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """`apex models use` asks for it again and again."""
+    ModelStore(tmp_path / "data").add(str(write_model(tmp_path / "tiny")), say=quiet)
+    monkeypatch.setattr("apexbridge.retrieval.embedders.model_card.digest_of", pytest.fail)
+    assert installed_models(tmp_path / "data")["tiny"].dimensions == DIMENSIONS
+
+
 def test_a_damaged_model_is_reported_and_the_others_are_used(tmp_path: Path, shared: Path) -> None:
     store = ModelStore(tmp_path / "data")
     for name in ("good", "damaged"):

@@ -125,7 +125,7 @@ class Corpus:
         found = self._rank(Request.of(text, vectors, past))
         if self._reranker is not None:
             ranked = [(self._memory.documents[candidate.slot], candidate) for candidate in found]
-            ranked = reranked(self._reranker, text, ranked, budget_seconds=math.inf)
+            ranked, _ = reranked(self._reranker, text, ranked, budget_seconds=math.inf)
             found = [candidate for _, candidate in ranked]
         return self._ids_of(found)
 

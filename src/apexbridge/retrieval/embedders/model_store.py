@@ -110,7 +110,7 @@ class ModelStore:
                 read = read_model(folder, target_name, published_as=published_as, changes=changes)
                 data_files = read_onnx_file(folder / read.card.file).data_files
                 parent = PurePosixPath(read.card.file).parent
-                update = {"source": exact, "data_files": tuple(str(parent / name) for name in data_files)}
+                update = {"source": exact, "data_files": tuple(str(parent / path) for path in data_files)}
                 card = read.card.model_copy(update=update)
                 card = card.model_copy(update={"sha256": card.weights_digest(folder)})
                 (folder / CARD_FILE).write_text(card.model_dump_json(indent=2, exclude_defaults=True) + "\n")

@@ -15,13 +15,22 @@ BATCH = 4
 
 
 class OnnxReranker:
-    """Loaded at first use. Several threads may call at once."""
+    """Loaded by `load`, else at first use. Several threads may call at once."""
 
     def __init__(self, folder: Path, card: ModelCard) -> None:
         self.id = f"{card.name}@{card.sha256[:12]}"
         self.english_only = card.english_only
+        self.is_loading = False
         self._card = card
         self._loaded = once(lambda: load_onnx(folder, card))
+
+    def load(self) -> None:
+        """Load it, which takes longer than a search may wait. Raises EmbeddingError."""
+        self.is_loading = True
+        try:
+            self._loaded()
+        finally:
+            self.is_loading = False
 
     def score(self, request: str, texts: Sequence[str], *, budget_seconds: float) -> Floats:
         """How well each text answers the request, as far as the time allows: the first ones. Raises EmbeddingError."""

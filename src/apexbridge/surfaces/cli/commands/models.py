@@ -150,7 +150,7 @@ def _check_unused(name: str, settings: Settings) -> None:
         raise InvalidInputError(f"APEX_RERANKER names {name}. Remove that setting first.")
     if name in settings.retrieval.models:
         raise InvalidInputError(f"APEX_EMBEDDING_MODELS names {name}. Change that setting first.")
-    if settings.retrieval.models:
+    if settings.retrieval.models or settings.retrieval.embedding == "openai":
         return
     if name in (chosen := read_choice(settings.data_dir)):
         raise InvalidInputError(f"{name} is chosen for search. Choose others first: apex models use --default")
