@@ -21,14 +21,16 @@ from typer.testing import CliRunner
 
 from apexbridge.errors import ApexBridgeError, InvalidInputError, ServerError
 from apexbridge.retrieval.config import RetrievalSettings
+from apexbridge.retrieval.documents import Document
 from apexbridge.retrieval.embedders import model_sources, model_store
-from apexbridge.retrieval.embedders.embedder import choose_embedder, installed_models
+from apexbridge.retrieval.embedders.embedder import Embedder, choose_embedder, installed_models
 from apexbridge.retrieval.embedders.model import EmbeddingError
 from apexbridge.retrieval.embedders.model_card import CARD_FILE, ModelCard, digest_of
 from apexbridge.retrieval.embedders.model_files import read_card, read_model
 from apexbridge.retrieval.embedders.model_sources import KnownModel
 from apexbridge.retrieval.embedders.model_store import ModelStore
 from apexbridge.retrieval.embedders.onnx_model import OnnxModel
+from apexbridge.retrieval.service import ToolRetrievalService
 from apexbridge.surfaces.cli.app import app
 from tests.retrieval.hub import Hub
 from tests.retrieval.tiny_model import DIMENSIONS, WORDS, table, write_graph, write_model, write_tokenizer
@@ -346,6 +348,32 @@ def test_a_model_that_returns_no_numbers_is_refused(tmp_path: Path, shared: Path
     assert model.embed(["merge"]).any()
     with pytest.raises(EmbeddingError, match="NaN"):
         model.embed(["merge", "query"])
+
+
+@pytest.mark.anyio
+@pytest.mark.computes_in_loop
+async def test_values_that_are_not_numbers_leave_search_by_words_with_a_warning(tmp_path: Path) -> None:
+    weights = table()
+    weights[WORDS.index("query")] = np.nan
+    folder = write_model(tmp_path / "tiny", weights=weights)
+    service = ToolRetrievalService(tmp_path / "data", Embedder([OnnxModel(folder, read_card(folder))]))
+    async with service.running():
+        await service.index_skills([Document(name="pdf", description="merge pdf"), Document(name="b", description="x")])
+        assert await service.index_skill(Document(name="bad", description="query", tags=("\ud800",))) is False
+        damaged = await service.search("query", threshold=0)
+        assert [match.name for match in damaged.results] == ["bad"]
+        assert (damaged.degraded, "NaN" in damaged.warnings[0]) == ("keyword", True)
+        good = await service.search("merge pdf", threshold=0)
+        assert (good.results[0].name, good.degraded) == ("pdf", None)
+
+
+@pytest.mark.anyio
+@pytest.mark.computes_in_loop
+async def test_a_lone_surrogate_in_a_tag_is_replaced(tmp_path: Path) -> None:
+    folder = write_model(tmp_path / "tiny")
+    service = ToolRetrievalService(tmp_path / "data", Embedder([OnnxModel(folder, read_card(folder))]))
+    async with service.running():
+        assert await service.index_skill(Document(name="pdf", description="merge pdf", tags=("weather \ud800",)))
 
 
 def test_a_model_that_returns_zeros_is_refused(tmp_path: Path, shared: Path) -> None:

@@ -274,7 +274,7 @@ def _reason(error: subprocess.CalledProcessError, registry: str) -> str:
         with suppress(ValueError, KeyError, TypeError):
             return _first_line(json.loads(error.stdout)["error"]["summary"])
     lines = error.stderr.decode(errors="replace").strip().splitlines()
-    return _first_line(lines[-1] if lines else error)
+    return _first_line(lines[-1].removeprefix("ERROR: ") if lines else error)
 
 
 def _npm() -> list[str]:
