@@ -12,7 +12,7 @@ import onnx
 import pytest
 from onnx import TensorProto, helper, numpy_helper
 
-from apexbridge.errors import ServerError
+from apexbridge.errors import InvalidInputError, ServerError
 from apexbridge.retrieval.config import RetrievalSettings
 from apexbridge.retrieval.documents import Document, tool_key
 from apexbridge.retrieval.embedders.embedder import Embedder, installed_models
@@ -24,7 +24,7 @@ from apexbridge.retrieval.embedders.onnx_model import LoadedModel, load_onnx
 from apexbridge.retrieval.embedders.onnx_reranker import BATCH, OnnxReranker
 from apexbridge.retrieval.reranking import choose_reranker
 from apexbridge.retrieval.service import ToolRetrievalService
-from tests.retrieval.tiny_model import WORDS, write_model
+from tests.retrieval.tiny_model import WORDS, table, write_graph, write_model
 from tests.waiting import PATIENCE_SECONDS
 
 LIBRARY = [
@@ -194,3 +194,10 @@ async def test_skills_and_tools_share_the_budget(added: Path, embedder: Embedder
         await service.search("merge files")
     assert budgets[0] == 30
     assert 0 < budgets[1] < 60
+
+
+def test_a_decoder_is_not_a_reranker(tmp_path: Path, shared: None) -> None:
+    folder = write_model(tmp_path / "tiny", architectures=["Qwen3ForSequenceClassification"])
+    write_graph(folder / "model.onnx", weights=table(), layout="decoder")
+    with pytest.raises(InvalidInputError, match="is a decoder"):
+        ModelStore(tmp_path / "data").add(str(folder), say=lambda text: None)

@@ -35,6 +35,8 @@ class OnnxReranker:
     def score(self, request: str, texts: Sequence[str], *, budget_seconds: float) -> Floats:
         """How well each text answers the request, as far as the time allows: the first ones. Raises EmbeddingError."""
         loaded = self._loaded()
+        if loaded.needs_equal_lengths:
+            raise EmbeddingError(f"The model {self._card.name} is a decoder, which is not supported as a reranker.")
         end = time.monotonic() + budget_seconds
         scores: list[Floats] = []
         for start in range(0, len(texts), BATCH):
