@@ -121,7 +121,7 @@ def is_english(text: str) -> bool:
     letters = [character for character in text if character.isalpha()]
     if sum(character.isascii() for character in letters) < MIN_ASCII * len(letters):
         return False
-    words = _WORD.findall(text)
+    words: list[str] = _WORD.findall(text)
     foreign = sum(word.lower() in FOREIGN_WORDS or (word.islower() and not word.isascii()) for word in words)
     return foreign <= sum(word.lower() in ENGLISH_WORDS for word in words)
 
