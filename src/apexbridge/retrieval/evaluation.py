@@ -2,13 +2,15 @@
 
 import json
 import math
+import os
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import TypeVar
+from typing import Any, TypeVar
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator
+from pydantic_core import PydanticCustomError
 
 from apexbridge.errors import InvalidInputError
 from apexbridge.retrieval.documents import Document
@@ -50,7 +52,21 @@ class Question(BaseModel):
 
     qid: str | None = None
     query: str
-    gold: frozenset[str] = Field(min_length=1)
+    gold: frozenset[str]
+
+    @field_validator("gold")
+    @classmethod
+    def _check_gold(cls, gold: frozenset[str]) -> frozenset[str]:
+        if not gold:
+            raise PydanticCustomError("empty", "is empty; name the id of at least one skill that answers the query")
+        return gold
+
+    @field_validator("query")
+    @classmethod
+    def _check_query(cls, query: str) -> str:
+        if not visible(query):
+            raise PydanticCustomError("empty", "is empty")
+        return query
 
 
 class Metrics(WireModel):
@@ -114,8 +130,10 @@ class Corpus:
         vectors = self._embedder.embed_documents([document for _, document in entries])
         self._memory.reshape(self._embedder.dimensions_by_model)  # known after the first answer of an endpoint
         for (id, document), vector in zip(entries, vectors, strict=True):
-            is_known = document.name in self._memory  # names of a public corpus may repeat, ids do not
-            self._memory.put(replace(document, name=id) if is_known else document, vector)
+            name = document.name
+            while name in self._memory:  # names of a public corpus may repeat, ids do not
+                name = id if name == document.name != id else f"{name}'"
+            self._memory.put(replace(document, name=name), vector)
             self._ids.append(id)
 
     def search(self, question: Question) -> list[str]:
@@ -165,12 +183,14 @@ def evaluate(
     progress: Progress | None = None,
 ) -> Evaluation:
     """Search a corpus with every question. Raises InvalidInputError for a file that cannot be used."""
-    entries = [entry for path in corpora for entry in _rows(path, Entry)]
-    asked = _rows(questions, Question)
-    corpus = Corpus(embedder, [entry.identified() for entry in entries], progress, reranker=reranker)
+    entries = _entries(corpora)
+    asked = _questions(questions, entries)
+    if run_out is not None:
+        check_output(run_out)
+    corpus = Corpus(embedder, list(entries.items()), progress, reranker=reranker)
     answers = [corpus.search(question) for question in asked]
     if run_out is not None:
-        _write_run(run_out, asked, answers)
+        write_lines(run_out, _run(asked, answers))
     later: list[list[str]] = []
     first, second = asked[::2], asked[1::2]
     for taught, examined in ((first, second), (second, first)) if usage_memory else ():
@@ -222,30 +242,73 @@ def _confusions(questions: Sequence[Question], answers: Sequence[Sequence[str]])
     ]
 
 
-def _rows(path: Path, row: type[M]) -> list[M]:
+def _entries(corpora: Sequence[Path]) -> dict[str, Document]:
+    """The skills of all files by id."""
+    entries: dict[str, Document] = {}
+    first: dict[str, str] = {}
+    for path in corpora:
+        for line, entry in _rows(path, Entry):
+            id, document = entry.identified()
+            if id in entries:
+                raise InvalidInputError(f'{line}: the id "{id}" is that of {first[id]}; give each skill its own "id"')
+            entries[id], first[id] = document, line
+    if not entries:
+        raise InvalidInputError(f"{', '.join(path.name for path in corpora)} has no skills: no line has text")
+    return entries
+
+
+def _questions(path: Path, entries: Mapping[str, Document]) -> list[Question]:
+    asked = []
+    for line, question in _rows(path, Question):
+        if unknown := sorted(question.gold - entries.keys()):
+            raise InvalidInputError(f'{line}: gold: the corpus has no skill with the id "{unknown[0]}"')
+        asked.append(question)
+    if not asked:
+        raise InvalidInputError(f"{path.name} has no queries: no line has text")
+    return asked
+
+
+def _rows(path: Path, row: type[M]) -> Iterator[tuple[str, M]]:
+    """The rows of a file, each with the file and the number of its line, for messages."""
     try:
-        lines = path.read_text("utf-8").splitlines()
+        lines = path.read_text("utf-8").split("\n")  # not at the line separators that a JSON string may have
     except (OSError, UnicodeDecodeError) as error:
         reason = error.strerror if isinstance(error, OSError) else "it is not UTF-8 text"
         raise InvalidInputError(f"{path.name} cannot be read: {reason}") from error
-    rows = []
-    for number, line in enumerate(lines, 1):
-        if line.strip():
+    for number, text in enumerate(lines, 1):
+        if text.strip():
+            line = f"{path.name} line {number}"
             try:
-                rows.append(row.model_validate_json(line))
+                yield line, row.model_validate_json(text)
             except ValidationError as error:
                 problem = error.errors(include_url=False)[0]
-                text = ": ".join(map(str, (*problem["loc"], problem["msg"])))
-                raise InvalidInputError(f"{path.name} line {number}: {text}") from error
-    return rows
+                raise InvalidInputError(f"{line}: {': '.join(map(str, (*problem['loc'], problem['msg'])))}") from error
 
 
-def _write_run(path: Path, questions: Sequence[Question], answers: Sequence[Sequence[str]]) -> None:
-    lines = [
-        json.dumps({"qid": question.qid or str(number), "ranked": list(answer)}, ensure_ascii=False)
-        for number, (question, answer) in enumerate(zip(questions, answers, strict=True), 1)
-    ]
+def check_output(path: Path) -> None:
+    """Raise InvalidInputError if a file cannot be written, before the work whose result it is to have."""
+    if path.is_dir():
+        problem = "it is a folder"
+    elif not path.parent.is_dir():
+        problem = f"there is no folder {path.parent}"
+    elif not os.access(path if path.exists() else path.parent, os.W_OK):
+        problem = "it is not writable"
+    else:
+        return
+    raise InvalidInputError(f"{path.name} cannot be written: {problem}")
+
+
+def write_lines(path: Path, rows: Sequence[Mapping[str, Any]]) -> None:
+    """Write a file with one JSON object a line. Raises InvalidInputError."""
     try:
-        path.write_text("\n".join(lines) + "\n", "utf-8")
+        path.write_text("".join(f"{json.dumps(row, ensure_ascii=False)}\n" for row in rows), "utf-8")
     except OSError as error:
         raise InvalidInputError(f"{path.name} cannot be written: {error.strerror}") from error
+
+
+def _run(questions: Sequence[Question], answers: Sequence[Sequence[str]]) -> list[dict[str, Any]]:
+    """The lines of a run file."""
+    return [
+        {"qid": question.qid or str(number), "ranked": list(answer)}
+        for number, (question, answer) in enumerate(zip(questions, answers, strict=True), 1)
+    ]

@@ -1,6 +1,5 @@
 """`apex eval …`: measures the quality of search."""
 
-import json
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -10,7 +9,7 @@ from apexbridge.errors import InvalidInputError, ServerError
 from apexbridge.retrieval.body_evaluation import SkillText, evaluate_bodies
 from apexbridge.retrieval.embedders.embedder import choose_embedder
 from apexbridge.retrieval.embedders.model import EmbeddingError
-from apexbridge.retrieval.evaluation import evaluate
+from apexbridge.retrieval.evaluation import check_output, evaluate, write_lines
 from apexbridge.retrieval.reranking import choose_reranker
 from apexbridge.settings import load_settings
 from apexbridge.skills import SKILL_FILE
@@ -77,19 +76,18 @@ def body(
 ) -> None:
     """Measure what the bodies of skills add to search, with requests from held-back lines of the bodies."""
     console = session.console
+    skills = _skills_in(folder)
+    if queries_out is not None:
+        check_output(queries_out)
     settings = load_settings()
     embedder = choose_embedder(settings.retrieval, settings.data_dir)
     with console.progress_bar("embedding the skills") as progress:
         try:
-            found, held = evaluate_bodies(embedder, _skills_in(folder), progress)
+            found, held = evaluate_bodies(embedder, skills, progress)
         except EmbeddingError as error:
             raise ServerError(str(error), code="LANCE_SEARCH_ERROR") from error
     if queries_out is not None:
-        lines = [json.dumps({"query": one.request, "gold": [one.id]}, ensure_ascii=False) for one in held]
-        try:
-            queries_out.write_text("\n".join(lines) + "\n", "utf-8")
-        except OSError as error:
-            raise InvalidInputError(f"{queries_out.name} cannot be written: {error.strerror}") from error
+        write_lines(queries_out, [{"query": one.request, "gold": [one.id]} for one in held])
     view = found.model_dump()
     if session.show_json(view):
         return
@@ -109,6 +107,8 @@ def _show(console: Console, found: dict[str, Any], measured: dict[str, dict[str,
 
 def _skills_in(folder: Path) -> list[SkillText]:
     """The skills below a folder. Files that cannot be read as a skill, and copies of a description, are left out."""
+    if not folder.is_dir():
+        raise InvalidInputError(f"{folder} is not a folder." if folder.exists() else f"There is no folder {folder}.")
     skills: dict[str, SkillText] = {}
     for path in sorted(folder.rglob(SKILL_FILE)):
         try:
