@@ -340,6 +340,9 @@ def test_retrieval_is_evaluated_on_corpus_and_query_files(apex: Apex, tmp_path: 
     assert 0.75 < figures["metrics"]["MRR"] < 0.8
     assert figures["withUsageMemory"]["requests"] == 4
     assert figures["wordsAlone"]["R@5"] == 0.75
+    assert figures["atThreshold"]["threshold"] == 0.15
+    assert figures["atThreshold"]["R@5"] <= 0.75
+    assert 0 <= figures["atThreshold"]["empty"] < 1
     assert figures["confusions"][0]["missed"] == "id-git-commit"
     lines = [json.loads(line) for line in run.read_text().splitlines()]
     assert [line["qid"] for line in lines] == ["a", "b", "c", "4"]
@@ -347,6 +350,7 @@ def test_retrieval_is_evaluated_on_corpus_and_query_files(apex: Apex, tmp_path: 
     assert {"id-git-commit", "twin"} <= set(lines[0]["ranked"]), "two skills with the same name"
     completed = apex("eval", "retrieval", *files)
     assert "all\t4\t0.7500" in completed.out
+    assert "at the threshold of 0.15: " in completed.out
     assert "id-git-commit" in completed.out
 
 

@@ -13,10 +13,12 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_valida
 from pydantic_core import PydanticCustomError
 
 from apexbridge.errors import InvalidInputError
+from apexbridge.retrieval.config import DEFAULT_THRESHOLD, SPARE_CANDIDATES
 from apexbridge.retrieval.documents import Document
 from apexbridge.retrieval.embedders.embedder import Embedder, RequestVectors
 from apexbridge.retrieval.embedders.onnx_reranker import OnnxReranker
 from apexbridge.retrieval.index.vector_index import VectorIndex
+from apexbridge.retrieval.matches import shown_scores
 from apexbridge.retrieval.ranking import Candidate, Request, rank
 from apexbridge.retrieval.reranking import reranked
 from apexbridge.retrieval.text import visible
@@ -25,6 +27,8 @@ from apexbridge.wire import WireModel
 
 RANKED = 20
 """Results that are scored and written to a run file."""
+SHOWN = 5
+"""Results of a search that are counted at the threshold."""
 BATCH = 100
 MOST_CONFUSED = 10
 Progress = Callable[[int, int], None]
@@ -82,6 +86,16 @@ class Metrics(WireModel):
     full_at_5: float = Field(alias="Full@5", description="Share of the requests with all right skills among five.")
 
 
+class AtThreshold(WireModel):
+    """What users see: skills below the threshold are hidden."""
+
+    threshold: float
+    recall_at_5: float = Field(
+        alias="R@5", description="Share of the right skills that are shown among the first five."
+    )
+    empty: float = Field(description="Share of the requests whose answer is empty.")
+
+
 class Confusion(WireModel):
     """A skill that was missed, and the one that ranked first instead."""
 
@@ -96,6 +110,7 @@ class Evaluation(WireModel):
     corpus: int
     embedder: str
     metrics: Metrics
+    at_threshold: AtThreshold
     words_alone: Metrics = Field(description="Without the meanings: what search finds if the models fail.")
     confusions: list[Confusion] = Field(description="The most frequent confusions.")
     with_usage_memory: Metrics | None = Field(
@@ -104,7 +119,7 @@ class Evaluation(WireModel):
 
 
 class Corpus:
-    """An indexed corpus; thresholds are off."""
+    """An indexed corpus."""
 
     def __init__(
         self,
@@ -137,15 +152,16 @@ class Corpus:
             self._ids.append(id)
 
     def search(self, question: Question) -> list[str]:
-        """The ids of the best skills, best first."""
-        text, vectors = self._embed(question)
-        past = self.usage.recall(vectors, caller="", shared=True)
-        found = self._rank(Request.of(text, vectors, past))
-        if self._reranker is not None:
-            ranked = [(self._memory.documents[candidate.slot], candidate) for candidate in found]
-            ranked = reranked(self._reranker, text, ranked, budget_seconds=math.inf)
-            found = [candidate for _, candidate in ranked]
-        return self._ids_of(found)
+        """The ids of the best skills, best first, whatever their confidence."""
+        return self._ids_of(self._best(question))
+
+    def search_and_show(self, question: Question, threshold: float) -> tuple[list[str], list[str]]:
+        """The same, and the ids of those that a search shows at a threshold."""
+        best = self._best(question)
+        ranked = best[: SHOWN + SPARE_CANDIDATES]
+        scores = shown_scores(ranked, threshold) or []
+        shown = [candidate for candidate, score in zip(ranked, scores, strict=False) if score is not None]
+        return self._ids_of(best), self._ids_of(shown[:SHOWN])
 
     def search_by_words(self, question: Question) -> list[str]:
         """The ids of the best skills by words alone, best first."""
@@ -158,6 +174,16 @@ class Corpus:
         for slot, key in enumerate(self._ids):
             if key in question.gold:
                 self.usage.teach(self._memory.documents[slot].name, vector, caller="")
+
+    def _best(self, question: Question) -> list[Candidate]:
+        text, vectors = self._embed(question)
+        past = self.usage.recall(vectors, caller="", shared=True)
+        found = self._rank(Request.of(text, vectors, past))
+        if self._reranker is not None:
+            ranked = [(self._memory.documents[candidate.slot], candidate) for candidate in found]
+            ranked = reranked(self._reranker, text, ranked, budget_seconds=math.inf)
+            found = [candidate for _, candidate in ranked]
+        return found
 
     def _rank(self, request: Request) -> list[Candidate]:
         return rank(self._memory, self._embedder.models, request, count=RANKED)
@@ -179,6 +205,7 @@ def evaluate(
     *,
     run_out: Path | None = None,
     usage_memory: bool = False,
+    threshold: float = DEFAULT_THRESHOLD,
     reranker: OnnxReranker | None = None,
     progress: Progress | None = None,
 ) -> Evaluation:
@@ -188,7 +215,8 @@ def evaluate(
     if run_out is not None:
         check_output(run_out)
     corpus = Corpus(embedder, list(entries.items()), progress, reranker=reranker)
-    answers = [corpus.search(question) for question in asked]
+    found = [corpus.search_and_show(question, threshold) for question in asked]
+    answers, shown = [ranked for ranked, _ in found], [own for _, own in found]
     if run_out is not None:
         write_lines(run_out, _run(asked, answers))
     later: list[list[str]] = []
@@ -202,6 +230,7 @@ def evaluate(
         corpus=len(entries),
         embedder=embedder.id,
         metrics=measure(asked, answers),
+        at_threshold=_at_threshold(threshold, asked, shown),
         words_alone=measure(asked, [corpus.search_by_words(question) for question in asked]),
         confusions=_confusions(asked, answers),
         with_usage_memory=measure([*second, *first], later) if usage_memory else None,
@@ -226,6 +255,12 @@ def _score(gold: frozenset[str], ranked: Sequence[str]) -> dict[str, float]:
         "Hit@5": float(bool(gold & first_five)),
         "Full@5": float(gold <= first_five),
     }
+
+
+def _at_threshold(threshold: float, questions: Sequence[Question], shown: Sequence[Sequence[str]]) -> AtThreshold:
+    recall = measure(questions, shown).recall_at_5
+    empty = round(sum(not own for own in shown) / len(shown), 4)
+    return AtThreshold.model_validate({"threshold": threshold, "R@5": recall, "empty": empty})
 
 
 def _confusions(questions: Sequence[Question], answers: Sequence[Sequence[str]]) -> list[Confusion]:

@@ -35,7 +35,7 @@ def retrieval(
         bool, typer.Option("--usage-memory", help="Also run each half of the queries after learning the other half.")
     ] = False,
 ) -> None:
-    """Measure recall, MRR and nDCG of search on a corpus; thresholds are off."""
+    """Measure recall, MRR and nDCG of search on a corpus, and what is shown at the threshold."""
     console = session.console
     settings = load_settings()
     embedder = choose_embedder(settings.retrieval, settings.data_dir)
@@ -47,6 +47,7 @@ def retrieval(
                 queries,
                 run_out=run_out,
                 usage_memory=usage_memory,
+                threshold=settings.retrieval.threshold,
                 reranker=choose_reranker(settings.retrieval, settings.data_dir),
                 progress=progress,
             ).model_dump(exclude_none=True)
@@ -60,6 +61,11 @@ def retrieval(
         "words alone": found["wordsAlone"],
     }
     _show(console, found, rows)
+    shown = found["atThreshold"]
+    console.line(
+        f"at the threshold of {shown['threshold']:g}: {shown['R@5']:.1%} of the right skills are shown among the first "
+        f"five; {shown['empty']:.1%} of the answers are empty"
+    )
     if found["confusions"]:
         console.say("mixed up most often:")
         confusions = [(pair["times"], pair["missed"], pair["taken"]) for pair in found["confusions"]]
