@@ -56,6 +56,9 @@ class SlotVectors(Protocol):
     def copy(self) -> "SlotVectors":
         """A copy that can be changed."""
 
+    def arranged(self, slots: NDArray[np.int64]) -> "SlotVectors":
+        """Those of some slots in this order; these ones are not used any more."""
+
     def packed(self, slots: NDArray[np.int64]) -> dict[str, NDArray[Any]]:
         """The vectors of some slots as arrays, without those in a file. `unpacked_vectors` accepts it."""
 
@@ -143,6 +146,14 @@ class MatrixVectors:
             unpacked._matrices = [np.ascontiguousarray(part) for part in parts]
             unpacked._has_vector = np.ones(len(matrix), np.bool_)
         return unpacked
+
+    def arranged(self, slots: NDArray[np.int64]) -> "MatrixVectors":
+        arranged = MatrixVectors(self._dimensions)
+        arranged._count = len(slots)
+        if len(slots):
+            arranged._matrices = [matrix[slots] for matrix in self._matrices]
+            arranged._has_vector = self._has_vector[slots]
+        return arranged
 
     def copy(self) -> "MatrixVectors":
         copy = MatrixVectors(self._dimensions)
@@ -287,6 +298,15 @@ class FiledVectors:
         copy = FiledVectors.unpacked(self._dimensions, self.file, self.packed(np.arange(self._count, dtype=np.int64)))
         copy._private = dict(self._private or {})
         return copy
+
+    def arranged(self, slots: NDArray[np.int64]) -> "FiledVectors":
+        arranged = FiledVectors(self._dimensions, self.file)
+        arranged._count = len(slots)
+        if len(slots):
+            arranged._rows, arranged._codes = self._rows[slots], self._codes[slots]
+        arranged._filled = int(np.count_nonzero(arranged.has_vector))
+        arranged._projection, arranged._projected = self._projection, self._projected
+        return arranged
 
     def start_new_file(self, new_file: NewFile) -> None:
         """Copy the rows that are used to a new file."""
