@@ -533,14 +533,14 @@ async def test_a_large_index_is_searched_while_its_models_change_and_is_then_as_
     waiting, released = threading.Event(), threading.Event()
 
     def wait() -> None:
-        if next_file(data_dir).exists():
+        if new.count >= MANY // 3:
             waiting.set()
             assert released.wait(60)
 
     async with searching.open(Embedder([first])) as service:
         await service.index_skills(library(MANY))
         before = await answers(service)
-        new.before = wait
+        new.count, new.before = 0, wait
         service.models.want(Embedder([new]))
         running = asyncio.create_task(service.models.run_once())
         await until(waiting.is_set)
@@ -548,6 +548,7 @@ async def test_a_large_index_is_searched_while_its_models_change_and_is_then_as_
         assert await answers(service) == before
         assert service.models.change is not None
         assert 0 < service.models.change.done < MANY
+        assert next_file(data_dir).exists()
         released.set()
         assert await running
         assert await answers(service) == expected

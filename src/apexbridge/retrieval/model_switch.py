@@ -157,7 +157,7 @@ class ModelSwitch:
             self._begun, self._total = target, self._index.document_count
             if target.is_remote:
                 await self._in_turn("", target.probe)  # the length of its vectors
-            self._drafts = self._index.drafts(target)
+            self._drafts = await asyncio.to_thread(self._index.drafts, target)
         drafts = self._drafts
         while self._index.target is target:
             await asyncio.to_thread(drafts.write)
@@ -165,7 +165,7 @@ class ModelSwitch:
             pairs = await asyncio.to_thread(self._index.pairs)
             past = [(pair, vector) for pair, vector in pairs if pair not in self._pairs]
             if not documents and not past:
-                await asyncio.to_thread(partial(drafts.write, to_disk=True))
+                await asyncio.to_thread(drafts.finish)
                 dropped = await self._index.switch(target, drafts, self._pairs)
                 if dropped is not None:
                     self._drafts = None

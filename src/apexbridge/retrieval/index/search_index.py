@@ -201,7 +201,7 @@ class SearchIndex:
             return self.usage.pairs()
 
     def drafts(self, embedder: Embedder) -> VectorDrafts:
-        """For the vectors of another embedder."""
+        """For the vectors of another embedder. Raises VectorFileError."""
         dimensions = embedder.dimensions_by_model
         return VectorDrafts(
             lambda kind: self._index_of(kind).draft(dimensions, partial(self._new_draft_file, kind)),

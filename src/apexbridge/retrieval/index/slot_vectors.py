@@ -180,6 +180,8 @@ class FiledVectors:
         self._filled = self._projected = 0
         """The number of vectors now, and when the projection was computed."""
         self._codes: Codes = np.zeros((FIRST_CAPACITY, 0), np.int8)
+        self._is_draft = False
+        """Whether there are no codes until `finish`."""
         self._private: dict[int, Floats] | None = None
         """In a copy, the vectors of changed slots: the file belongs to the original."""
 
@@ -196,6 +198,19 @@ class FiledVectors:
         filed._filled = len(found)
         filed._project()
         return filed
+
+    @classmethod
+    def draft(cls, dimensions: Sequence[int], new_file: NewFile) -> "FiledVectors":
+        """For many vectors that are compared later, after `finish`."""
+        filed = cls(dimensions, new_file(sum(dimensions)))
+        filed._is_draft = True
+        return filed
+
+    def finish(self) -> None:
+        """Compute the codes of a draft."""
+        if self._is_draft:
+            self._is_draft = False
+            self._project()
 
     @classmethod
     def unpacked(
@@ -243,6 +258,8 @@ class FiledVectors:
             self._rows[slot] = self.file.append(vector[None])
         else:
             self._rows[slot], self._private[slot] = len(self.file), vector
+        if self._is_draft:
+            return
         if self._projection is not None:
             self._codes[slot] = self._projection.encode(vector[None])[0]
         if self._private is None and self._filled >= 2 * self._projected:

@@ -1,6 +1,7 @@
 """Vectors of other models for the documents of an index, which is searched by its own vectors meanwhile."""
 
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 
 import numpy as np
 from numpy.typing import NDArray
@@ -15,8 +16,10 @@ from apexbridge.retrieval.kinds import Kind
 class VectorDraft:
     """Of one index. Those of many documents are in a file of their own. Not thread-safe."""
 
-    def __init__(self, dimensions: Sequence[int], *, exact_limit: int, new_file: NewFile) -> None:
-        """`new_file` may raise OSError."""
+    def __init__(
+        self, dimensions: Sequence[int], *, exact_limit: int, new_file: NewFile, is_filed: bool = False
+    ) -> None:
+        """`new_file` may raise OSError, and then this raises VectorFileError. `is_filed` is for a large index."""
         self._dimensions = tuple(dimensions)
         self._exact_limit = exact_limit
         self._new_file = new_file
@@ -24,6 +27,9 @@ class VectorDraft:
         """By slot. Some of them are not in the index any more."""
         self._slots: dict[str, int] = {}
         self._vectors: SlotVectors = MatrixVectors(dimensions)
+        if is_filed:
+            with _file_errors():
+                self._vectors = FiledVectors.draft(dimensions, new_file)
 
     def __len__(self) -> int:
         return len(self._slots)
@@ -38,19 +44,23 @@ class VectorDraft:
         self._documents[slot : slot + 1] = [document]
         self._vectors.put(slot, vector)
         if self._vectors.is_exact and len(self._documents) > self._exact_limit:
-            try:
+            with _file_errors():
                 self._vectors = FiledVectors.of(self._vectors, self._dimensions, self._new_file)
-            except OSError as error:
-                raise VectorFileError(f"The new vectors cannot be written: {error.strerror}.") from error
 
     def retain(self, names: Collection[str]) -> None:
         for name in [name for name in self._slots if name not in names]:
             del self._slots[name]
 
-    def write(self, *, to_disk: bool = False) -> None:
-        """Write what is due, or everything. Raises VectorFileError if the disk is full or read-only."""
+    def write(self) -> None:
+        """Write what is due. Raises VectorFileError if the disk is full or read-only."""
         if isinstance(self._vectors, FiledVectors):
-            self._vectors.file.write(to_disk=to_disk)
+            self._vectors.file.write()
+
+    def finish(self) -> None:
+        """Write everything to the disk, and make it comparable. Raises VectorFileError."""
+        if isinstance(self._vectors, FiledVectors):
+            self._vectors.file.write(to_disk=True)
+            self._vectors.finish()
 
     def arranged(self, documents: Sequence[Document]) -> SlotVectors | None:
         """The vectors in the order of these documents; None if one is missing. The draft is not used afterwards."""
@@ -67,6 +77,14 @@ class VectorDraft:
         """Remove the file."""
         if isinstance(self._vectors, FiledVectors):
             self._vectors.file.remove()
+
+
+@contextmanager
+def _file_errors() -> Iterator[None]:
+    try:
+        yield
+    except OSError as error:
+        raise VectorFileError(f"The new vectors cannot be written: {error.strerror}.") from error
 
 
 class VectorDrafts:
@@ -93,10 +111,15 @@ class VectorDrafts:
             self.by_kind[kind_of(document.name)].put(document, vector)
         self.write()
 
-    def write(self, *, to_disk: bool = False) -> None:
-        """Write what is due, or everything. Raises VectorFileError."""
+    def write(self) -> None:
+        """Write what is due. Raises VectorFileError."""
         for draft in self.by_kind.values():
-            draft.write(to_disk=to_disk)
+            draft.write()
+
+    def finish(self) -> None:
+        """Prepare everything for the switch. Raises VectorFileError."""
+        for draft in self.by_kind.values():
+            draft.finish()
 
     def discard(self) -> None:
         """Remove the files."""

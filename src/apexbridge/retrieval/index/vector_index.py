@@ -125,8 +125,9 @@ class VectorIndex:
         self.version += 1
 
     def draft(self, dimensions: Sequence[int], new_file: NewFile) -> VectorDraft:
-        """For vectors of other models."""
-        return VectorDraft(dimensions, exact_limit=self._exact_limit, new_file=new_file)
+        """For vectors of other models. Raises VectorFileError."""
+        is_filed = not self.vectors.is_exact
+        return VectorDraft(dimensions, exact_limit=self._exact_limit, new_file=new_file, is_filed=is_filed)
 
     def set_vectors(self, dimensions: Sequence[int], vectors: SlotVectors) -> None:
         """Replace the vectors of all slots by those of other models."""
