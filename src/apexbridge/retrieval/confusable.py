@@ -18,7 +18,7 @@ from pydantic import Field
 from apexbridge.retrieval.documents import Document
 from apexbridge.retrieval.embedders.model import EmbeddingError, Floats, Model, normalized
 from apexbridge.retrieval.index.projection import Codes, Projection
-from apexbridge.retrieval.index.slot_vectors import SAMPLE_ROWS, SlotVectors, in_batches
+from apexbridge.retrieval.index.slot_vectors import SlotVectors, in_batches
 from apexbridge.retrieval.index.vector_index import VectorIndex
 from apexbridge.retrieval.kinds import Kind
 from apexbridge.retrieval.text import has_cjk, is_english, plain_words, tokens
@@ -31,10 +31,16 @@ NEIGHBOURS = 20
 """Nearest documents that each one is compared with. The last of them shows how near others are anyway."""
 UNSEEN_DOCUMENTS = 20
 """Added to the size of the library: in a small one, a word of two documents is not common yet."""
+MIN_DISTANCE = 0.01
+"""Where all are nearly the same, how much nearer than the others a pair must be to count as the same."""
+MAX_NEAR_PAIRS = 50_000
+"""The pairs that stand out most are compared by their words."""
 BLOCK_ROWS = 2048
 """Documents whose products are computed at a time."""
-READ_ROWS = 256
+READ_ROWS = 64
 """Documents that are read with their neighbours at a time."""
+SAMPLED_ROWS = 2048
+"""Documents that the codes are computed from."""
 EXACT_ROWS = 10_000
 """Up to this number, the vectors are compared. Above it, short codes of them find the neighbours."""
 CODES_MARGIN = 0.1
@@ -192,7 +198,11 @@ class _Meaning:
             standing_out = _standing_out(nearest, likeness)
             standing_out[~promising] = -np.inf
         found: dict[tuple[int, int], float] = {}
-        for row, column in zip(*np.nonzero(standing_out >= required), strict=True):
+        enough = np.argwhere(standing_out >= required)
+        if len(enough) > 2 * MAX_NEAR_PAIRS:  # most pairs are found from both sides
+            order = np.argsort(-standing_out[tuple(enough.T)], kind="stable")
+            enough = enough[order[: 2 * MAX_NEAR_PAIRS]]
+        for row, column in enough.tolist():
             one, other = int(self._numbers[row]), int(self._numbers[nearest[row, column]])
             found[min(one, other), max(one, other)] = float(standing_out[row, column])
         for (one, other), value in found.items():
@@ -251,9 +261,9 @@ class _Meaning:
 def _standing_out(nearest: NDArray[np.int32], likeness: Floats) -> Floats:
     """How far each neighbour is nearer than others are anyway."""
     size, count = nearest.shape
-    usual = np.zeros(size, np.float32) if count < NEIGHBOURS else likeness.min(axis=1).clip(0, 0.999)
+    usual = np.zeros(size, np.float32) if count < NEIGHBOURS else likeness.min(axis=1).clip(0, 1)
     base = (usual[:, None] + usual[nearest]) / 2
-    return ((likeness - base) / (1 - base)).astype(np.float32, copy=False)
+    return ((likeness - base) / np.maximum(1 - base, MIN_DISTANCE)).astype(np.float32, copy=False)
 
 
 class _Weighting:
@@ -280,7 +290,7 @@ class _Weighting:
 
         if len(numbers) <= EXACT_ROWS:
             return _Rows(combined(numbers), np.float32(1), np.float32(0), self.offset)
-        sample = np.linspace(0, len(numbers) - 1, min(SAMPLE_ROWS, len(numbers))).astype(np.int64)
+        sample = np.linspace(0, len(numbers) - 1, min(SAMPLED_ROWS, len(numbers))).astype(np.int64)
         projection = Projection.fit(combined(numbers[sample]))
         codes = np.concatenate([projection.encode(combined(batch)) for batch in in_batches(numbers)])
         mean = projection.mean @ projection.basis
