@@ -18,6 +18,7 @@ def test_ids_that_are_names_of_other_skills_are_told_apart(embedder: Embedder) -
 
 
 @pytest.mark.anyio
+@pytest.mark.computes_in_loop
 @pytest.mark.parametrize("threshold", [0.0, 0.15, 0.5])
 async def test_what_is_shown_at_the_threshold_is_what_a_search_shows(
     searching: Searching, embedder: Embedder, threshold: float

@@ -566,6 +566,7 @@ async def test_a_large_index_is_searched_while_its_models_change_and_is_then_as_
 
 
 @pytest.mark.anyio
+@pytest.mark.computes_in_loop
 @pytest.mark.parametrize("limit", [LIMIT, 10_000])
 async def test_models_that_stay_do_not_embed_again(
     searching: Searching, monkeypatch: pytest.MonkeyPatch, limit: int
