@@ -37,6 +37,7 @@ MAX_NEAR_PAIRS = 50_000
 """The pairs that stand out most are compared by their words."""
 BLOCK_ROWS = 2048
 """Documents whose products are computed at a time."""
+FIRST_ROWS = 128
 READ_ROWS = 64
 """Documents that are read with their neighbours at a time."""
 SAMPLED_ROWS = 2048
@@ -232,7 +233,9 @@ class _Meaning:
         for rows in blocks:  # first, because the nearest of them are a limit that most others do not reach
             block = products(rows, rows)
             np.fill_diagonal(block, -np.inf)
-            found.add(rows, rows, block)
+            for start in range(0, len(block), FIRST_ROWS):  # all are near so far, which takes memory
+                part = block[start : start + FIRST_ROWS]
+                found.add(slice(rows.start + start, rows.start + start + len(part)), rows, part)
         for number, rows in enumerate(blocks):
             for columns in blocks[number + 1 :]:
                 block = products(rows, columns)
