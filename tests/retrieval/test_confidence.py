@@ -119,7 +119,7 @@ async def test_no_match_is_surer_than_that_any_skill_is_right(
         await service.index_skills(examples())
         request = next(iter(ANSWERED))
         assert (await service.search(request)).results[0].score > 0.9
-        monkeypatch.setattr("apexbridge.retrieval.service.confidence_of_any", lambda first: 0.2)
+        monkeypatch.setattr("apexbridge.retrieval.matches.confidence_of_any", lambda first: 0.2)
         assert {match.score for match in (await service.search(request, threshold=0)).results[:1]} == {0.2}
-        monkeypatch.setattr("apexbridge.retrieval.service.confidence_of_any", lambda first: 0.1)
+        monkeypatch.setattr("apexbridge.retrieval.matches.confidence_of_any", lambda first: 0.1)
         assert (await service.search(request)).results == []

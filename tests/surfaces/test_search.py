@@ -13,6 +13,7 @@ import pytest
 
 from apexbridge.bridge import Bridge
 from apexbridge.retrieval.embedders.embedder import Embedder
+from apexbridge.retrieval.embedders.model import EmbeddingError
 from apexbridge.settings import Settings
 from tests.conftest import client_of
 from tests.making import skill_zip, write_skill
@@ -322,30 +323,35 @@ def test_the_command_line_shows_search_results_and_reasons(apex: Apex, data_dir:
 def test_retrieval_is_evaluated_on_corpus_and_query_files(apex: Apex, tmp_path: Path) -> None:
     corpus, queries, run = tmp_path / "corpus.jsonl", tmp_path / "queries.jsonl", tmp_path / "run.jsonl"
     rows = [{"id": f"id-{name}", "name": name, "description": text} for name, text in SKILLS.items()]
+    rows += [{"name": f"bread-{number}", "description": f"Bakes bread of kind {number}"} for number in range(6)]
     corpus.write_text("\n".join(json.dumps(row) for row in [*rows, {**rows[0], "id": "twin"}]) + "\n\n")
     requests = [
         {"qid": "a", "query": "will it rain", "gold": ["id-weather"]},
         {"qid": "b", "query": "merge two files", "gold": ["id-pdf-merge"]},
-        {"qid": "c", "query": "make bread", "gold": ["id-nowhere"]},
+        {"qid": "c", "query": "make bread", "gold": ["id-git-commit"]},
         {"query": "rain again?", "gold": ["id-weather"]},
     ]
     queries.write_text("\n".join(map(json.dumps, requests)))
     files = ("--corpus", corpus, "--queries", queries)
     figures = apex("eval", "retrieval", *files, "--run-out", run, "--usage-memory", "--json").json
-    assert figures["corpus"] == 5
+    assert figures["corpus"] == 11
     assert figures["metrics"]["requests"] == 4
     assert figures["metrics"]["R@5"] == 0.75
-    assert figures["metrics"]["MRR"] == 0.75
+    assert 0.75 < figures["metrics"]["MRR"] < 0.8
     assert figures["withUsageMemory"]["requests"] == 4
     assert figures["wordsAlone"]["R@5"] == 0.75
-    assert figures["confusions"][0]["missed"] == "id-nowhere"
+    assert figures["atThreshold"]["threshold"] == 0.15
+    assert figures["atThreshold"]["R@5"] <= 0.75
+    assert 0 <= figures["atThreshold"]["empty"] < 1
+    assert figures["confusions"][0]["missed"] == "id-git-commit"
     lines = [json.loads(line) for line in run.read_text().splitlines()]
     assert [line["qid"] for line in lines] == ["a", "b", "c", "4"]
     assert lines[0]["ranked"][0] == "id-weather"
-    assert {"id-git-commit", "twin"} <= set(lines[0]["ranked"])
+    assert {"id-git-commit", "twin"} <= set(lines[0]["ranked"]), "two skills with the same name"
     completed = apex("eval", "retrieval", *files)
     assert "all\t4\t0.7500" in completed.out
-    assert "id-nowhere" in completed.out
+    assert "at the threshold of 0.15: " in completed.out
+    assert "id-git-commit" in completed.out
 
 
 @pytest.mark.parametrize(
@@ -358,10 +364,23 @@ def test_retrieval_is_evaluated_on_corpus_and_query_files(apex: Apex, tmp_path: 
         (
             '{"name": "a", "description": "b"}',
             '{"query": "x", "gold": []}',
-            "gold: Frozenset should have at least 1 item",
+            "queries.jsonl line 1: gold: is empty; name the id of at least one skill",
         ),
         ('{"name": "a", "description": "b"}', '{"query": "x"}', "queries.jsonl line 1"),
-        (None, '{"query": "x", "gold": ["a"]}', "cannot be read"),
+        (None, '{"query": "x", "gold": ["a"]}', "corpus.jsonl cannot be read: No such file"),
+        ('{"name": "a", "description": "b"}', "\n", "queries.jsonl has no queries"),
+        ("\n", '{"query": "x", "gold": ["a"]}', "corpus.jsonl has no skills"),
+        ('{"name": "a", "description": "b"}', '{"query": "\\n ", "gold": ["a"]}', "line 1: query: is empty"),
+        (
+            '{"name": "a", "description": "b"}',
+            '{"query": "x", "gold": ["a"]}\n\n{"query": "x", "gold": ["b"]}',
+            'queries.jsonl line 3: gold: the corpus has no skill with the id "b"',
+        ),
+        (
+            '{"name": "a", "description": "b"}\n{"id": "a", "name": "c", "description": "d"}',
+            '{"query": "x", "gold": ["a"]}',
+            'corpus.jsonl line 2: the id "a" is that of corpus.jsonl line 1; give each skill its own "id"',
+        ),
     ],
 )
 def test_invalid_evaluation_files_are_explained(
@@ -375,6 +394,28 @@ def test_invalid_evaluation_files_are_explained(
     )
     assert completed.code == 1
     assert expected in completed.err
+
+
+@pytest.mark.parametrize(
+    ("out", "problem"), [("missing/run.jsonl", "there is no folder"), (".", "it is a folder"), ("run.jsonl", "")]
+)
+def test_a_run_that_cannot_be_written_is_said_before_anything_is_embedded(
+    apex: Apex, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, out: str, problem: str
+) -> None:
+    (tmp_path / "corpus.jsonl").write_text('{"name": "a", "description": "b"}')
+    (tmp_path / "queries.jsonl").write_text('{"query": "x", "gold": ["a"]}')
+    embedded: list[Any] = []
+
+    def embed(self: Embedder, documents: Any) -> Any:
+        embedded.append(documents)
+        raise EmbeddingError("The model failed.")
+
+    monkeypatch.setattr(Embedder, "embed_documents", embed)
+    files = ("--corpus", tmp_path / "corpus.jsonl", "--queries", tmp_path / "queries.jsonl")
+    completed = apex("eval", "retrieval", *files, "--run-out", tmp_path / out)
+    assert completed.code == 1
+    assert bool(embedded) == (not problem)
+    assert problem in completed.err
 
 
 # ---------------------------------------------------------------------------------------------------------- preview

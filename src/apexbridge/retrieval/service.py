@@ -18,7 +18,7 @@ import numpy as np
 from apexbridge._fair_queue import Turns
 from apexbridge._tasks import in_thread
 from apexbridge.errors import InvalidInputError, ServerError
-from apexbridge.retrieval.config import MAX_LIMIT, RetrievalSettings
+from apexbridge.retrieval.config import MAX_LIMIT, SPARE_CANDIDATES, RetrievalSettings
 from apexbridge.retrieval.confusable import Compared, ConfusablePairs, ConfusableReport
 from apexbridge.retrieval.documents import Document, FactsOf, Searchable, kind_of
 from apexbridge.retrieval.embedders.embedder import DocumentVector, Embedder, RequestVectors
@@ -32,9 +32,8 @@ from apexbridge.retrieval.matches import (
     SearchAnswer,
     SearchMode,
     SkillMatch,
-    confidence,
-    confidence_of_any,
     explain,
+    shown_scores,
 )
 from apexbridge.retrieval.model_switch import ModelSwitch, Progress, RequestTexts
 from apexbridge.retrieval.past_requests import PastPreview, PastRequests, compare
@@ -46,8 +45,6 @@ from apexbridge.retrieval.usage import request_vector
 MAX_REQUEST_CHARACTERS = 4_000
 MAX_RAW_CHARACTERS = 2 * MAX_REQUEST_CHARACTERS
 """Before control characters and repeated white space are removed."""
-SPARE_CANDIDATES = 2
-"""Ranked beyond the limit, in case some are disabled."""
 CACHED_RANKINGS = 1000
 MAX_OVERTAKEN = 20
 """Skills that a preview names for each request."""
@@ -339,36 +336,28 @@ class ToolRetrievalService:
         """What of the ranking may be shown, and whether more candidates could not change that."""
         names = [document.name for document, _ in ranking.candidates]
         facts = await self.facts(names) if self.facts and names else {}
-        results: list[SkillMatch] = []
-        likely: float | None = None
-        lowest, skipped = 1.0, False
-        for document, candidate in ranking.candidates:
-            known = facts.get(document.name)
-            if self.facts and (known is None or not known.enabled):
-                skipped = True
-                continue
-            if likely is None:
-                likely = confidence_of_any(candidate)
-                if likely < threshold:
-                    return [], True
-            if len(results) == limit:
-                return results, True
-            score = round(min(likely, confidence(candidate)), 4)
-            if score < threshold:
-                continue
-            lowest = min(lowest, score)  # scores follow the ranking, even if the confidence of a later one is higher
-            results.append(
-                SkillMatch(
-                    kind=document.kind,
-                    name=document.label,
-                    description=document.description,
-                    score=lowest,
-                    tags=list(document.tags or document.derived_tags),
-                    mode=known.mode if known else None,
-                    why=explain(candidate, ranking.words),
-                )
+        enabled = [
+            (document, candidate)
+            for document, candidate in ranking.candidates
+            if not self.facts or ((known := facts.get(document.name)) is not None and known.enabled)
+        ]
+        scores = shown_scores([candidate for _, candidate in enabled], threshold)
+        if scores is None:
+            return [], True
+        results = [
+            SkillMatch(
+                kind=document.kind,
+                name=document.label,
+                description=document.description,
+                score=score,
+                tags=list(document.tags or document.derived_tags),
+                mode=facts[document.name].mode if self.facts else None,
+                why=explain(candidate, ranking.words),
             )
-        return results, len(results) == limit or not skipped
+            for (document, candidate), score in zip(enabled, scores, strict=True)
+            if score is not None
+        ][:limit]
+        return results, len(results) == limit or len(enabled) == len(ranking.candidates)
 
     async def rank_of(self, name: str, query: str) -> int | None:
         """The rank of one skill among all for a request, 1 being the best; None if it is not known."""

@@ -104,13 +104,21 @@ class Embedder:
         for model in self.models:
             model.scale()
 
-    def embed_documents(self, documents: Sequence[Document]) -> list[Floats]:
-        """One vector per skill: its text, and its name if that has weight."""
+    def embed_documents(
+        self, documents: Sequence[Document], *, known: Mapping[str, Floats] | None = None
+    ) -> list[Floats]:
+        """One vector per skill: its text, and its name if that has weight.
+
+        `known` has what a model has made of these documents before, by its id: a row for each.
+        """
         named = [row for row, document in enumerate(documents) if document.name_weight > 0]
         texts = [document.text for document in documents] + [documents[row].title for row in named]
         weights = np.array([documents[row].name_weight for row in named], np.float32)[:, None]
         by_model = []
         for model in self.models:
+            if known is not None and model.id in known:
+                by_model.append(known[model.id])
+                continue
             vectors = model.embed(texts)
             combined = np.array(vectors[: len(documents)])
             combined[named] = (1 - weights) * combined[named] + weights * vectors[len(documents) :]
