@@ -352,6 +352,22 @@ def test_retrieval_is_evaluated_on_corpus_and_query_files(apex: Apex, tmp_path: 
     assert "all\t4\t0.7500" in completed.out
     assert "at the threshold of 0.15: " in completed.out
     assert "id-git-commit" in completed.out
+    assert figures["warnings"] == []
+
+
+def test_right_answers_that_the_corpus_lacks_count_as_missed(apex: Apex, tmp_path: Path) -> None:
+    (tmp_path / "corpus.jsonl").write_text('{"name": "pdf", "description": "Merge PDF files"}')
+    queries = ['{"query": "merge PDF files", "gold": ["pdf", "pdf-tools"]}', '{"query": "join", "gold": ["none"]}']
+    (tmp_path / "queries.jsonl").write_text("\n".join(queries))
+    completed = apex(
+        "eval", "retrieval", "--corpus", tmp_path / "corpus.jsonl", "--queries", tmp_path / "queries.jsonl"
+    )
+    assert completed.code == 0
+    assert "all\t2\t0.2500" in completed.out
+    expected = (
+        'warning: 2 of 3 right answers are not in the corpus and count as missed: "pdf-tools" (queries.jsonl line 1), …'
+    )
+    assert expected in completed.err
 
 
 @pytest.mark.parametrize(
@@ -373,8 +389,8 @@ def test_retrieval_is_evaluated_on_corpus_and_query_files(apex: Apex, tmp_path: 
         ('{"name": "a", "description": "b"}', '{"query": "\\n ", "gold": ["a"]}', "line 1: query: is empty"),
         (
             '{"name": "a", "description": "b"}',
-            '{"query": "x", "gold": ["a"]}\n\n{"query": "x", "gold": ["b"]}',
-            'queries.jsonl line 3: gold: the corpus has no skill with the id "b"',
+            '\n{"query": "x", "gold": ["b"]}\n{"query": "x", "gold": ["c"]}',
+            'None of the right answers is in the corpus; the first one is "b" (queries.jsonl line 2)',
         ),
         (
             '{"name": "a", "description": "b"}\n{"id": "a", "name": "c", "description": "d"}',

@@ -116,6 +116,7 @@ class Evaluation(WireModel):
     with_usage_memory: Metrics | None = Field(
         default=None, description="Each half of the requests, searched after the other half was learned."
     )
+    warnings: list[str] = Field(default_factory=list)
 
 
 class Corpus:
@@ -211,7 +212,7 @@ def evaluate(
 ) -> Evaluation:
     """Search a corpus with every question. Raises InvalidInputError for a file that cannot be used."""
     entries = _entries(corpora)
-    asked = _questions(questions, entries)
+    asked, warnings = _questions(questions, entries)
     if run_out is not None:
         check_output(run_out)
     corpus = Corpus(embedder, list(entries.items()), progress, reranker=reranker)
@@ -234,6 +235,7 @@ def evaluate(
         words_alone=measure(asked, [corpus.search_by_words(question) for question in asked]),
         confusions=_confusions(asked, answers),
         with_usage_memory=measure([*second, *first], later) if usage_memory else None,
+        warnings=warnings,
     )
 
 
@@ -292,15 +294,21 @@ def _entries(corpora: Sequence[Path]) -> dict[str, Document]:
     return entries
 
 
-def _questions(path: Path, entries: Mapping[str, Document]) -> list[Question]:
-    asked = []
+def _questions(path: Path, entries: Mapping[str, Document]) -> tuple[list[Question], list[str]]:
+    """The questions of a file, and a warning if the corpus lacks some of the right answers."""
+    asked: list[Question] = []
+    lost: list[str] = []
     for line, question in _rows(path, Question):
-        if unknown := sorted(question.gold - entries.keys()):
-            raise InvalidInputError(f'{line}: gold: the corpus has no skill with the id "{unknown[0]}"')
+        lost += [f'"{id}" ({line})' for id in sorted(question.gold - entries.keys())]
         asked.append(question)
     if not asked:
         raise InvalidInputError(f"{path.name} has no queries: no line has text")
-    return asked
+    total = sum(len(question.gold) for question in asked)
+    if len(lost) == total:
+        raise InvalidInputError(f"None of the right answers is in the corpus; the first one is {lost[0]}")
+    more = f"{lost[0]}, …" if len(lost) > 1 else "".join(lost)
+    warning = f"{len(lost)} of {total} right answers are not in the corpus and count as missed: {more}"
+    return asked, [warning] if lost else []
 
 
 def _rows(path: Path, row: type[M]) -> Iterator[tuple[str, M]]:

@@ -61,6 +61,7 @@ def retrieval(
         "words alone": found["wordsAlone"],
     }
     _show(console, found, rows)
+    console.warn(found["warnings"])
     shown = found["atThreshold"]
     console.line(
         f"at the threshold of {shown['threshold']:g}: {shown['R@5']:.1%} of the right skills are shown among the first "
