@@ -4,10 +4,10 @@ import asyncio
 import contextvars
 import functools
 import os
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Coroutine
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
-from typing import ParamSpec, TypeVar
+from typing import Any, ParamSpec, TypeVar
 
 import anyio
 
@@ -56,6 +56,11 @@ async def run_to_completion(work: Awaitable[T]) -> T:
             task.exception()  # retrieved, so that asyncio does not log it as unhandled
         raise cancelled
     return task.result()
+
+
+def start_shared(work: Coroutine[Any, Any, T]) -> asyncio.Task[T]:
+    """Start work that serves several requests. It does not inherit the context of the one that happens to start it."""
+    return asyncio.get_running_loop().create_task(work, context=contextvars.Context())
 
 
 async def wait_up_to(seconds: float, event: asyncio.Event) -> None:

@@ -72,6 +72,7 @@ class UpstreamSettings(BaseModel):
 Origin = Literal["flag", "environment", "apex.toml", "default"]
 KeysRequired = Literal["auto", "true", "false"]
 LogFormat = Literal["text", "json"]
+LogLevel = Literal["debug", "info", "warning", "error"]
 _CREDENTIALS = re.compile(r"//[^/@\s]+@")
 _QUERY = re.compile(r"(https?://[^\s?]*)\?\S*")
 _TRUTH = {"1": "true", "yes": "true", "on": "true", "0": "false", "no": "false", "off": "false"}
@@ -98,6 +99,11 @@ class Settings(BaseSettings):
     url: str | None = Field(default=None, description="Address of a running server that commands should talk to.")
     api_key: SecretStr | None = Field(default=None, description="API key with which commands talk to a server.")
     log_format: LogFormat = Field(default="text", description="How `apex serve` logs: text, or json.")
+    log_level: LogLevel = Field(
+        default="info",
+        description="The least level that `apex serve` logs: debug, info, warning or error.",
+    )
+    access_log: bool = Field(default=True, description="Whether `apex serve` logs every request.")
     api_keys_required: KeysRequired = Field(
         default="auto", description="Whether clients need an API key: true, false, or auto, unless bound to loopback."
     )
@@ -249,6 +255,11 @@ class Settings(BaseSettings):
     usage_memory_shared: bool = Field(
         default=False, description="Whether requests of one API key may help requests of another."
     )
+
+    @field_validator("log_level", mode="before")
+    @classmethod
+    def _lower_case_level(cls, value: Any) -> Any:
+        return str(value).lower()
 
     @field_validator("api_keys_required", mode="before")
     @classmethod

@@ -1,9 +1,11 @@
 """Logs: only a record starts a line, and no control characters reach the terminal."""
 
+import asyncio
 import io
 import json
 import logging
 import re
+import socket
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -13,7 +15,10 @@ from pathlib import Path
 import httpx
 import pytest
 
+from apexbridge._request_id import REQUEST_ID
+from apexbridge._tasks import start_shared
 from apexbridge.surfaces.cli.terminal_text import LOG_FORMAT, JsonFormatter, SafeFormatter, set_up_logging
+from apexbridge.surfaces.http.transport.requests import request_id
 from tests.surfaces.conftest import APEX, Apex, environment
 
 HOSTILE = "name\nERROR apexbridge.storage.audit: FORGED\r\x1b[31m\x7f\x9b2J\u2028\u2029\u202e\u2066\t"
@@ -118,7 +123,7 @@ def test_requests_are_logged_with_time_level_and_key_and_without_secrets(apex: A
         line = next(lines).rstrip("\n")
         assert re.fullmatch(
             r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{3}Z INFO apexbridge\.access: "
-            r"GET /api/skills 200 \d+ ms request=my-request key=my laptop",
+            r"GET /api/skills 200 \d+ ms key=my laptop request=my-request",
             line,
         )
         missing = client.get("/api/x%0AFORGED", params={"api_key": key})
@@ -148,6 +153,101 @@ def test_the_log_of_a_server_can_be_json(data_dir: Path, by: str) -> None:
         "requestId": "r-1",
         "key": None,
     }
+
+
+@pytest.mark.parametrize("format", ["text", "json"])
+def test_every_line_of_a_request_has_its_id(data_dir: Path, format: str) -> None:
+    with serving(data_dir, "--log-format", format, until="Ctrl-C" if format == "text" else "serving at") as (
+        address,
+        lines,
+    ):
+        body = {"model": "apex-offline", "messages": [{"role": "user", "content": "what is 2 + 3"}]}
+        headers = {"x-request-id": "r-1"}
+        httpx.post(f"{address}/v1/chat/completions", json=body, headers=headers, trust_env=False).raise_for_status()
+        logged = [next(lines)]
+        while "apexbridge.access" not in logged[-1]:
+            logged.append(next(lines))
+    assert len(logged) == 4  # two turns of the model, a call, and the request
+    if format == "text":
+        assert all(line.endswith(" request=r-1\n") for line in logged)
+    else:
+        assert {json.loads(line)["requestId"] for line in logged} == {"r-1"}
+
+
+def test_an_id_with_a_space_is_not_one() -> None:
+    scope = {"headers": [(b"x-request-id", b"a key=admin")]}
+    assert request_id(scope).startswith("req_")
+
+
+@pytest.mark.anyio
+async def test_shared_work_does_not_have_the_id_of_the_request_that_starts_it() -> None:
+    async def id_of_request() -> str | None:
+        return REQUEST_ID.get()
+
+    token = REQUEST_ID.set("r-1")
+    try:
+        assert await asyncio.create_task(id_of_request()) == "r-1"
+        assert await start_shared(id_of_request()) is None
+    finally:
+        REQUEST_ID.reset(token)
+
+
+@pytest.mark.parametrize("by", ["flag", "environment"])
+def test_the_level_is_a_setting(data_dir: Path, by: str) -> None:
+    arguments = ("--log-level", "warning") if by == "flag" else ()
+    env = {} if by == "flag" else {"APEX_LOG_LEVEL": "WARNING"}
+    with serving(data_dir, *arguments, until="Ctrl-C", **env) as (address, lines):
+        httpx.get(f"{address}/api/skills", trust_env=False).raise_for_status()
+        (data_dir / "skills" / "broken").mkdir()
+        httpx.post(f"{address}/api/skills/reindex", trust_env=False).raise_for_status()
+        assert "Z WARNING apexbridge.skills" in next(lines)
+
+
+def test_the_access_log_can_be_disabled(data_dir: Path) -> None:
+    with serving(data_dir, until="Ctrl-C", APEX_ACCESS_LOG="false") as (address, lines):
+        body = {"model": "apex-offline", "messages": [{"role": "user", "content": "hello"}]}
+        httpx.get(f"{address}/api/skills", trust_env=False).raise_for_status()
+        httpx.post(f"{address}/v1/chat/completions", json=body, trust_env=False).raise_for_status()
+        assert "apexbridge.agent" in next(lines)
+
+
+def test_a_failed_start_is_a_line_of_a_json_log(data_dir: Path) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = str(taken.getsockname()[1])
+        command = [*APEX, "serve", "--port", port, "--data-dir", str(data_dir), "--log-format", "json"]
+        result = subprocess.run(command, capture_output=True, text=True, env=environment(), check=False)
+    assert result.returncode == 1
+    (line,) = result.stderr.splitlines()
+    assert json.loads(line)["code"] == "ADDRESS_IN_USE"
+
+
+def test_warnings_and_uncaught_errors_are_lines_of_the_log() -> None:
+    program = """
+import gc, logging, threading, warnings
+from apexbridge.surfaces.http.transport.requests import request_id
+from apexbridge.surfaces.cli.terminal_text import log_as_server, python_messages_in_log, set_up_logging
+
+class Resource:
+    def __del__(self):
+        raise ValueError("in a callback")
+
+def fail():
+    raise ValueError("in a thread")
+
+set_up_logging()
+log_as_server("text")
+with python_messages_in_log():
+    warnings.warn("odd", stacklevel=1)
+    logging.getLogger("uvicorn.error").warning("Invalid HTTP request received.")
+    thread = threading.Thread(target=fail)
+    thread.start()
+    thread.join()
+    Resource()
+"""
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
+    records = [line for line in done.stderr.splitlines() if not line.startswith("    ")]
+    assert len(records) == 4
+    assert all(re.match(r"\d{4}-\d\d-\d\dT[\d:.]+Z (?:WARNING|ERROR) [\w.]+: ", line) for line in records)
 
 
 def test_an_unknown_log_format_is_refused(apex: Apex, monkeypatch: pytest.MonkeyPatch) -> None:

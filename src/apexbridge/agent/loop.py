@@ -342,7 +342,7 @@ class _Loop:
         # Names of unknown tools come from the model, and model names from the client: both are untrusted text.
         is_made_up = step["kind"] != "model" and step.get("tool") is None
         name = "that does not exist" if is_made_up else log_safe(step["name"])
-        logger.info("chat %s: %s %s, %s ms", self._request.request_id, step["kind"], name, step["durationMs"])
+        logger.info("chat: %s %s, %s ms", step["kind"], name, step["durationMs"])
 
     async def _prepare_workspace(self) -> None:
         """Put the client's files into the workspace."""

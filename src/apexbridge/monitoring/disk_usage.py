@@ -10,7 +10,7 @@ from pathlib import Path
 
 from pydantic import Field
 
-from apexbridge._tasks import in_thread
+from apexbridge._tasks import in_thread, start_shared
 from apexbridge._time import from_ms, now_ms
 from apexbridge.disk import BLOCK_BYTES, size_on_disk
 from apexbridge.wire import WireModel
@@ -62,7 +62,7 @@ class DiskUsage:
         """The last measurement. One that is too old is repeated, and waited for up to this time."""
         is_old = self._measured_ms is None or now_ms() - self._measured_ms > CACHE_MS
         if self._measuring is None and (is_old or is_forced):
-            self._measuring = asyncio.create_task(self._measure())
+            self._measuring = start_shared(self._measure())
         if self._measuring is not None:
             await asyncio.wait([self._measuring], timeout=wait_seconds)
         free = total = None

@@ -7,6 +7,7 @@ from datetime import datetime
 
 from pydantic import Field
 
+from apexbridge._tasks import start_shared
 from apexbridge._time import from_ms, now_ms
 from apexbridge.llm.client import UpstreamClient
 from apexbridge.llm.config import Upstream
@@ -50,7 +51,7 @@ class UpstreamChecks:
         """The last results. If they are older than a minute, the servers are asked, and waited for up to this time."""
         is_old = self._checked_ms is None or now_ms() - self._checked_ms > CACHE_MS
         if self._upstreams and self._checking is None and (is_old or is_forced):
-            self._checking = asyncio.create_task(self._check_all())
+            self._checking = start_shared(self._check_all())
         if self._checking is not None:
             await asyncio.wait([self._checking], timeout=wait_seconds)
         return self._found

@@ -1,6 +1,7 @@
 """The server's side of the launcher: one process with many cells, whose events resolve futures."""
 
 import asyncio
+import contextvars
 import fcntl
 import logging
 import os
@@ -181,7 +182,8 @@ class LauncherClient:
                 ours.close()
                 raise LaunchError(f"the launcher cannot be started: {error.strerror}") from error
         self._link = ours
-        asyncio.get_running_loop().add_reader(ours, self._receive_events)
+        # A reader keeps the context in which it is added, which may be that of the first run.
+        contextvars.Context().run(asyncio.get_running_loop().add_reader, ours, self._receive_events)
         try:
             await self.send({"config": asdict(replace(self._config, base=self.base))})
             async with asyncio.timeout(START_SECONDS):

@@ -10,7 +10,7 @@ from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from apexbridge._tasks import in_thread, run_to_completion
+from apexbridge._tasks import in_thread, run_to_completion, start_shared
 from apexbridge.errors import InvalidInputError, ServerError
 from apexbridge.sandbox.backends import Backend
 from apexbridge.sandbox.config import BackendName, SandboxLimits, SandboxSettings
@@ -410,7 +410,7 @@ class WarmPool:
 
     def fill(self) -> None:
         if self._size and not self._is_closed and (self._filling is None or self._filling.done()):
-            self._filling = asyncio.get_running_loop().create_task(self._fill())
+            self._filling = start_shared(self._fill())
 
     async def wait_until_full(self) -> None:
         self.fill()

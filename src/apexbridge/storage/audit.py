@@ -27,7 +27,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from apexbridge._tasks import in_thread
+from apexbridge._tasks import in_thread, start_shared
 from apexbridge.disk import Ballast
 from apexbridge.errors import ServerError
 from apexbridge.storage.database import BUSY_TIMEOUT_MS, Database, connect
@@ -237,7 +237,7 @@ class AuditLog:
 
     def _start_writing(self) -> None:
         if self._writing is None or self._writing.done():
-            self._writing = asyncio.get_running_loop().create_task(self._write_all())
+            self._writing = start_shared(self._write_all())
 
     async def _written(self) -> None:
         while self._writing is not None and not self._writing.done():

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from apexbridge._fs import PRIVATE_FILE
-from apexbridge._tasks import wait_up_to
+from apexbridge._tasks import start_shared, wait_up_to
 from apexbridge.errors import ServerError
 
 T = TypeVar("T")
@@ -122,7 +122,7 @@ class Database:
     def _start_erasing(self, loop: asyncio.AbstractEventLoop) -> None:
         self._erase_timer = None
         if not self._closed:
-            task = loop.create_task(self.erase())
+            task = start_shared(self.erase())
             self._erase_tasks.add(task)
             task.add_done_callback(self._erase_tasks.discard)
 
@@ -318,7 +318,7 @@ class WriteBehind:
 
     def schedule(self) -> None:
         if self._writing is None or self._writing.done():
-            self._writing = asyncio.get_running_loop().create_task(self._write_until_done())
+            self._writing = start_shared(self._write_until_done())
 
     async def close(self) -> None:
         """Write what is pending, now."""

@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from apexbridge._json import dumped, loads_stored
+from apexbridge._tasks import start_shared
 from apexbridge._time import MS_PER_DAY, now_ms
 from apexbridge.errors import ServerError
 from apexbridge.storage.database import Database, WriteBehind
@@ -160,7 +161,7 @@ class ResponseStore:
                 logger.warning("%s responses could not be stored", len(waiting), exc_info=True)
 
         previous = self._writing
-        self._writing = asyncio.get_running_loop().create_task(write())
+        self._writing = start_shared(write())
         await asyncio.wait([task for task in (previous, self._writing) if task is not None])
         return bool(self._waiting)
 

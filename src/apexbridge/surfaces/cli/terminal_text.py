@@ -5,11 +5,14 @@ import json
 import logging
 import sys
 import threading
+import types
 from collections import deque
-from contextlib import suppress
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from datetime import UTC, datetime
 from typing import Any, Literal
 
+from apexbridge._request_id import REQUEST_ID
 from apexbridge._text import escaped
 
 LOG_FORMAT = "%(levelname)s %(name)s: %(message)s"
@@ -17,6 +20,7 @@ SERVER_LOG_FORMAT = "%(asctime)s %(levelname)s %(name)s: %(message)s"
 MAX_PENDING_LINES = 10_000
 FLUSH_SECONDS = 1.0
 _INDENT = "    "
+logger = logging.getLogger("apexbridge.server")
 
 
 def printable(text: str) -> str:
@@ -35,7 +39,7 @@ def _json_escaped(line: str) -> str:
 
 
 class JsonFormatter(logging.Formatter):
-    """One JSON object a line: time, level, logger, message, the fields of a record, and its traceback."""
+    """One JSON object a line: time, level, logger, message, fields of the record, request's id, and traceback."""
 
     def format(self, record: logging.LogRecord) -> str:
         line: dict[str, Any] = {
@@ -45,6 +49,8 @@ class JsonFormatter(logging.Formatter):
             "message": record.getMessage(),
         }
         line |= getattr(record, "fields", {})
+        if (id := REQUEST_ID.get()) is not None:
+            line["requestId"] = id
         if record.exc_info:
             line["traceback"] = self.formatException(record.exc_info)
         return json.dumps(line)  # ASCII, so that nothing in it can control a terminal
@@ -60,7 +66,8 @@ class SafeFormatter(logging.Formatter):
         return _moment(record)
 
     def formatMessage(self, record: logging.LogRecord) -> str:
-        return escaped(super().formatMessage(record))
+        id = REQUEST_ID.get()
+        return escaped(super().formatMessage(record) + (f" request={id}" if id is not None else ""))
 
     def format(self, record: logging.LogRecord) -> str:
         first, *others = super().format(record).split("\n")
@@ -108,7 +115,7 @@ class BackgroundHandler(logging.Handler):
             lines = [self._lines.popleft() for _ in range(len(self._lines))]
             dropped, self._dropped = self._dropped, 0
             if dropped:
-                lines.append(f"{dropped} lines of the log were dropped: nothing read them.")
+                lines.append(self.format(_record(f"{dropped} lines of the log were dropped: nothing read them.")))
             with suppress(OSError, ValueError):  # stderr was closed
                 sys.stderr.write("".join(f"{line}\n" for line in lines))
                 sys.stderr.flush()
@@ -116,21 +123,53 @@ class BackgroundHandler(logging.Handler):
                 self._is_written.set()
 
 
-def log_as_server(format: Literal["text", "json"]) -> None:
-    """Log warnings, the steps of chats and all requests to stderr, with time and level."""
+def log_as_server(
+    format: Literal["text", "json"],
+    level: Literal["debug", "info", "warning", "error"] = "info",
+    *,
+    has_access_log: bool = True,
+) -> None:
+    """Log to stderr, with time and level: this server's lines from `level` on, and warnings of libraries."""
+    least = logging.getLevelNamesMapping()[level.upper()]
     root = logging.getLogger()
-    root.setLevel(logging.WARNING)
+    root.setLevel(max(least, logging.WARNING))
     for handler in list(root.handlers):
         if isinstance(handler.formatter, SafeFormatter):  # the one of `set_up_logging`
             root.removeHandler(handler)
             background = BackgroundHandler()
             background.setFormatter(JsonFormatter() if format == "json" else SafeFormatter(SERVER_LOG_FORMAT))
             root.addHandler(background)
-    for name in ("apexbridge.agent", "apexbridge.access", "apexbridge.server"):
-        logging.getLogger(name).setLevel(logging.INFO)
+    logging.getLogger("apexbridge").setLevel(least)
+    if not has_access_log:
+        logging.getLogger("apexbridge.access").setLevel(logging.WARNING)
     # Skip the lookup of thread, process and source location for each record: the log format does not use them.
     logging.logThreads = logging.logProcesses = logging.logMultiprocessing = False
     logging._srcfile = None
+
+
+@contextmanager
+def python_messages_in_log() -> Iterator[None]:
+    """Log what Python prints itself without a time: warnings, and exceptions in threads and callbacks."""
+    earlier = threading.excepthook, sys.unraisablehook
+    logging.captureWarnings(True)
+    threading.excepthook = lambda args: _log_uncaught("a thread", args.exc_type, args.exc_value, args.exc_traceback)
+    sys.unraisablehook = lambda args: _log_uncaught("a callback", args.exc_type, args.exc_value, args.exc_traceback)
+    try:
+        yield
+    finally:
+        threading.excepthook, sys.unraisablehook = earlier
+        logging.captureWarnings(False)
+
+
+def _log_uncaught(
+    where: str, kind: type[BaseException], error: BaseException | None, traceback: types.TracebackType | None
+) -> None:
+    if not issubclass(kind, SystemExit):
+        logger.error("%s failed", where, exc_info=(kind, error or kind(), traceback))
+
+
+def _record(text: str) -> logging.LogRecord:
+    return logging.LogRecord(logger.name, logging.WARNING, "", 0, text, None, None)
 
 
 def set_up_logging() -> None:

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 from starlette.types import ASGIApp, Receive, Scope, Send
 
+from apexbridge._tasks import start_shared
 from apexbridge.bridge import Bridge
 from apexbridge.errors import ServerError
 from apexbridge.surfaces.http.transport.error_responses import MCP_PATHS, answer_error
@@ -67,7 +68,7 @@ class McpEndpoint:
             build: Build = self._build or module.McpHttpServer
             server = build(self._bridge)
             started: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-            self._task = asyncio.create_task(self._run(server, started))
+            self._task = start_shared(self._run(server, started))
             await started
             self._server = server
             return server

@@ -6,7 +6,8 @@ import os
 import shlex
 import shutil
 import sys
-from contextlib import AsyncExitStack
+from collections.abc import Callable, Iterator
+from contextlib import AsyncExitStack, ExitStack, contextmanager
 from enum import StrEnum
 from pathlib import Path
 from typing import Annotated
@@ -22,7 +23,7 @@ from apexbridge.surfaces.cli import interrupts
 from apexbridge.surfaces.cli.connection import find_connection
 from apexbridge.surfaces.cli.console import Console, plural
 from apexbridge.surfaces.cli.session import DataDir, Json, Session
-from apexbridge.surfaces.cli.terminal_text import log_as_server
+from apexbridge.surfaces.cli.terminal_text import log_as_server, python_messages_in_log
 from apexbridge.surfaces.http.middleware.auth import needs_keys
 from apexbridge.surfaces.http.serve import bind, check_host
 from apexbridge.surfaces.http.serve import serve as serve_http
@@ -34,6 +35,13 @@ logger = logging.getLogger("apexbridge.server")
 class LogFormatChoice(StrEnum):
     TEXT = "text"
     JSON = "json"
+
+
+class LogLevelChoice(StrEnum):
+    DEBUG = "debug"
+    INFO = "info"
+    WARNING = "warning"
+    ERROR = "error"
 
 
 @app.command("serve")
@@ -48,18 +56,40 @@ def serve(
     log_format: Annotated[
         LogFormatChoice | None, typer.Option("--log-format", help="How to log on stderr.", show_default="text")
     ] = None,
+    log_level: Annotated[
+        LogLevelChoice | None, typer.Option("--log-level", help="The least level to log.", show_default="info")
+    ] = None,
     json: Json = False,
 ) -> None:
     """Start the HTTP API."""
     settings = load_settings(
-        host=host, port=port, data_dir=data_dir, log_format=log_format.value if log_format else None
+        host=host,
+        port=port,
+        data_dir=data_dir,
+        log_format=log_format.value if log_format else None,
+        log_level=log_level.value if log_level else None,
     )
-    log_as_server(settings.log_format)
+    log_as_server(settings.log_format, settings.log_level, has_access_log=settings.access_log)
     may_have_keys = (settings.data_dir / DATABASE_FILE).exists()
     check_host(settings.host, required=settings.api_keys_required, has_keys=may_have_keys)
     interrupts.leave_to_python()  # the runner, and then the server, handle SIGINT
-    with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+    with ExitStack() as stack:
+        stack.enter_context(_logged_error(settings, json=json))
+        stack.enter_context(python_messages_in_log())
+        runner = stack.enter_context(asyncio.Runner(loop_factory=uvloop.new_event_loop))
         runner.run(_serve(Session(json=json), settings, examples))
+
+
+@contextmanager
+def _logged_error(settings: Settings, *, json: bool) -> Iterator[None]:
+    """Log why the server could not start or go on, if the log is JSON. A plain line could not be parsed."""
+    try:
+        yield
+    except ApexBridgeError as error:
+        if settings.log_format != "json" or json:
+            raise
+        logger.error("%s", error.message, extra={"fields": {"code": error.code}})
+        raise typer.Exit(1) from error
 
 
 async def _serve(session: Session, settings: Settings, examples: Path | None) -> None:
@@ -73,7 +103,7 @@ async def _serve(session: Session, settings: Settings, examples: Path | None) ->
             )
         check_host(settings.host, required=settings.api_keys_required, has_keys=bridge.keys.has_usable)
         if examples and is_first_start:
-            await _install_examples(bridge, console, examples)
+            await _install_examples(bridge, logger.info if settings.log_format == "json" else console.say, examples)
         listener = stack.enter_context(bind(settings.host, settings.port))
         total = (await bridge.skills.list_skills(limit=1)).total
         broken = len(await bridge.skills.problems())
@@ -92,13 +122,13 @@ async def _serve(session: Session, settings: Settings, examples: Path | None) ->
             preparing.cancel()
 
 
-async def _install_examples(bridge: Bridge, console: Console, folder: Path) -> None:
+async def _install_examples(bridge: Bridge, say: Callable[[str], None], folder: Path) -> None:
     for found in discover(SkillRoot(id="examples", path=folder), [folder]):
         try:
             receipt = await bridge.skills.install_skill(found.path)
-            console.say(f"installed the example {receipt.name}")
+            say(f"installed the example {receipt.name}")
         except ApexBridgeError as error:
-            console.say(f"the example {found.folder} was not installed: {error.message}", style="yellow")
+            say(f"the example {found.folder} was not installed: {error.message}")
 
 
 def _this_command() -> str:

@@ -1,4 +1,7 @@
-"""The access log: one line for each request, without query strings and without secrets."""
+"""The access log: one line for each request, without query strings and without secrets.
+
+The request's id is in this line and in every other line that is logged on behalf of the request.
+"""
 
 import logging
 import time
@@ -6,6 +9,7 @@ from collections.abc import Callable
 
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
+from apexbridge._request_id import REQUEST_ID as LOGGED_ID
 from apexbridge.surfaces.http.transport.api_dialects import is_anthropic
 from apexbridge.surfaces.http.transport.requests import REQUEST_ID, caller_of, request_id
 
@@ -33,6 +37,7 @@ class AccessLog:
         names = (b"x-request-id", b"request-id") if is_anthropic(scope) else (b"x-request-id",)
         status: int | None = None
         begun = time.monotonic()
+        outer = LOGGED_ID.set(id)
 
         async def watched(message: Message) -> None:
             nonlocal status
@@ -46,10 +51,11 @@ class AccessLog:
         try:
             await self._app(scope, receive, watched)
         finally:
-            self._log(scope, status, round((time.monotonic() - begun) * 1000), id)
+            self._log(scope, status, round((time.monotonic() - begun) * 1000))
+            LOGGED_ID.reset(outer)
 
-    def _log(self, scope: Scope, status: int | None, took_ms: int, id: str) -> None:
-        if scope["path"] in QUIET_PATHS and status == 200:
+    def _log(self, scope: Scope, status: int | None, took_ms: int) -> None:
+        if not logger.isEnabledFor(logging.INFO) or (scope["path"] in QUIET_PATHS and status == 200):
             return
         caller = caller_of(scope)
         fields = {
@@ -57,11 +63,10 @@ class AccessLog:
             "path": scope["path"],
             "status": status,  # None if the client disconnected first
             "durationMs": took_ms,
-            "requestId": None if " " in id else id,  # a client may send any text; only words are logged
             "key": (self._key_name(caller) or caller) if caller else None,
         }
         logger.info(
-            "%(method)s %(path)s %(status)s %(durationMs)s ms request=%(requestId)s key=%(key)s",
+            "%(method)s %(path)s %(status)s %(durationMs)s ms key=%(key)s",
             {key: "-" if value is None else value for key, value in fields.items()},
             extra={"fields": fields},
         )

@@ -23,7 +23,7 @@ def request_id(scope: Scope) -> str:
 def client_request_id(scope: Scope) -> str:
     """The client's `X-Request-Id`; empty if it is missing or not safe to write to a log."""
     id = next((value.decode("latin-1") for name, value in scope["headers"] if name == b"x-request-id"), "")
-    return id if len(id) <= MAX_REQUEST_ID and id.isascii() and id.isprintable() else ""
+    return id if len(id) <= MAX_REQUEST_ID and id.isascii() and id.isprintable() and " " not in id else ""
 
 
 def is_owner(scope: Scope) -> bool:
