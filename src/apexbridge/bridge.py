@@ -13,6 +13,7 @@ import apexbridge
 from apexbridge._tasks import in_thread
 from apexbridge.agent.approver import Approver
 from apexbridge.agent.conversation_files import ConversationFiles
+from apexbridge.agent.offline import OFFLINE_MODEL
 from apexbridge.agent.records.chat_records import ChatRecords
 from apexbridge.agent.request import ChatRequest
 from apexbridge.agent.strategy import ReActStrategy
@@ -25,6 +26,8 @@ from apexbridge.monitoring.doctor import Doctor
 from apexbridge.monitoring.event_feed import EventFeed
 from apexbridge.monitoring.event_stream import EventStreams
 from apexbridge.monitoring.insights import Insights
+from apexbridge.monitoring.metrics import Metrics
+from apexbridge.monitoring.metrics_page import MetricsPage
 from apexbridge.monitoring.server_events import ServerEvents
 from apexbridge.monitoring.settings_view import SettingsView
 from apexbridge.monitoring.skill_changes import SkillChanges
@@ -117,7 +120,8 @@ class Bridge:
         """Identifies this open data directory, so that a client can detect that it talks to the wrong server."""
         self._database = database
         feed = EventFeed()
-        self._events = ServerEvents(feed)
+        self.metrics = Metrics(version=apexbridge.__version__, models={*settings.chat.llm.names, OFFLINE_MODEL})
+        self._events = ServerEvents(feed, self.metrics)
         catalog = Catalog(database, settings.skills.default_mode)
 
         async def facts(keys: Collection[str]) -> Mapping[str, SkillFacts]:
@@ -134,6 +138,7 @@ class Bridge:
             settings.retrieval,
             facts=facts,
             on_search=self._note_search,
+            on_answer=self.metrics.search_ended,
             installed=lambda: installed_models(settings.data_dir).values(),
             texts=lambda links: self.chats.questions(links),
             reranker=choose_reranker(settings.retrieval, settings.data_dir),
@@ -255,6 +260,7 @@ class Bridge:
             Approver(self.approvals),
             teach=self._teach if has_records else None,  # without records, nothing about a chat is stored
             recorder=self.chats if has_records else None,
+            observer=self.metrics,
             files=ConversationFiles(
                 self.workspaces, lambda id, caller: uploads.open(id, owner=self.keys.reach(caller))
             ),
@@ -274,6 +280,14 @@ class Bridge:
             disk=DiskUsage(settings.data_dir),
             is_indexed=lambda: self.is_indexed,
             database_bytes=lambda: _size_of(settings.data_dir / DATABASE_FILE),
+        )
+        self.metrics_page = MetricsPage(
+            self.metrics,
+            skills=self.skills,
+            queue=self.sandbox.queue,
+            events=self._events,
+            retrieval=self.retrieval,
+            data_dir=settings.data_dir,
         )
         self._indexing = indexing
         self._progress = progress
@@ -360,7 +374,8 @@ class Bridge:
             yield
 
     def _count(self, tool: str, success: bool, duration_ms: int) -> None:
-        """Count a call, except of a skill: every run of a skill is counted by `RunTracker`."""
+        """Count a call. `RunTracker` records the runs of skills."""
+        self.metrics.tool_called(self.tools.find(tool), success=success, duration_ms=duration_ms)
         if not tool.startswith(SKILL_PREFIX):
             self._tally.count(f"{TOOL_KEY}{tool}", success, duration_ms)
 

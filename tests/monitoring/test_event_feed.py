@@ -14,6 +14,7 @@ from apexbridge.errors import RequestError
 from apexbridge.monitoring import event_feed, event_stream
 from apexbridge.monitoring.event_feed import EventFeed
 from apexbridge.monitoring.event_stream import HEARTBEAT, EventStreams
+from apexbridge.monitoring.metrics import Metrics
 from apexbridge.monitoring.server_events import ServerEvents
 from apexbridge.storage.database import Database
 from apexbridge.storage.key_store import KeyStore
@@ -30,7 +31,7 @@ class Harness:
 
     def __init__(self, database: Database, size: int = 10) -> None:
         self.feed = EventFeed(size)
-        self.events = ServerEvents(self.feed)
+        self.events = ServerEvents(self.feed, Metrics(version="1", models=()))
         self.keys = KeyStore(database, changed=self.events.keys_changed)
         self.running: dict[str, int] = {}
         self.streams = EventStreams(

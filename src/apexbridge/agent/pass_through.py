@@ -7,7 +7,7 @@ from typing import Any
 import orjson
 
 from apexbridge.agent.chat_events import PassedThrough
-from apexbridge.agent.records.recorder import MAX_ANSWER_CHARACTERS, ChatRecorder, Recorder
+from apexbridge.agent.records.recorder import MAX_ANSWER_CHARACTERS, ChatObserver, ChatRecorder, Recorder
 from apexbridge.agent.request import ChatRequest
 from apexbridge.llm.client import UpstreamClient
 from apexbridge.llm.config import Upstream
@@ -44,11 +44,16 @@ class ForwardedStart:
 
 
 async def forward(
-    client: UpstreamClient, forwarded: ForwardedRequest, recorder: Recorder | None, seconds: float
+    client: UpstreamClient,
+    forwarded: ForwardedRequest,
+    recorder: Recorder | None,
+    seconds: float,
+    *,
+    chat_observer: ChatObserver | None = None,
 ) -> AsyncGenerator[ForwardedStart | bytes, None]:
     """Send a request and yield the beginning of its answer, then its bytes. Raises UpstreamError."""
     request = forwarded.request
-    with ChatRecorder(recorder, request, forwarded.upstream.name) as recording:
+    with ChatRecorder(recorder, request, forwarded.upstream.name, observer=chat_observer) as recording:
         response = await client.forward(
             forwarded.upstream,
             f"{forwarded.path}?{forwarded.query}" if forwarded.query else forwarded.path,

@@ -15,7 +15,7 @@ from apexbridge.agent.loop import ChatDependencies, run_chat, with_prompt
 from apexbridge.agent.model_turn import GRACE_SECONDS, Model
 from apexbridge.agent.offline import OFFLINE_MODEL, OFFLINE_UPSTREAM, OfflineModel, check_supported
 from apexbridge.agent.pass_through import ForwardedRequest, ForwardedStart, forward
-from apexbridge.agent.records.recorder import ChatRecorder, Recorder
+from apexbridge.agent.records.recorder import ChatObserver, ChatRecorder, Recorder
 from apexbridge.agent.request import BadRequestError, ChatRequest, read_options, read_request
 from apexbridge.agent.suspended_turns import SuspendedTurns
 from apexbridge.agent.token_count import estimated_prompt_tokens
@@ -50,11 +50,13 @@ class ReActStrategy:
         *,
         teach: RecordUsage | None = None,
         recorder: Recorder | None = None,
+        observer: ChatObserver | None = None,
         files: ConversationFiles | None = None,
         may_run_code: Callable[[str], bool] = lambda caller: True,
     ) -> None:
         self.settings = settings
         self._recorder = recorder
+        self._observer = observer
         self._client = UpstreamClient()
         self._deps = ChatDependencies(
             registry=registry,
@@ -76,7 +78,7 @@ class ReActStrategy:
     async def run(self, request: ChatRequest) -> AsyncGenerator[Event, None]:
         """Answer a request and yield its events in order. Raises BadRequestError or UpstreamError."""
         model, upstream = self._chosen(request)
-        with ChatRecorder(self._recorder, request, upstream.name) as recording:
+        with ChatRecorder(self._recorder, request, upstream.name, observer=self._observer) as recording:
             async with aclosing(run_chat(self._deps, model, request, upstream)) as events:
                 async for event in events:
                     recording.observe(event)
@@ -124,8 +126,10 @@ class ReActStrategy:
 
     def forward(self, forwarded: ForwardedRequest) -> AsyncGenerator[ForwardedStart | bytes, None]:
         """Send a request as it is, and yield the beginning and the bytes of its answer. Raises UpstreamError."""
-        recorder = None if "/" in forwarded.path else self._recorder  # a count of tokens is not a chat
-        return forward(self._client, forwarded, recorder, self.settings.limits.seconds + GRACE_SECONDS)
+        seconds = self.settings.limits.seconds + GRACE_SECONDS
+        if "/" in forwarded.path:  # a count of tokens is not a chat
+            return forward(self._client, forwarded, None, seconds)
+        return forward(self._client, forwarded, self._recorder, seconds, chat_observer=self._observer)
 
     async def execute(
         self, messages: Sequence[Mapping[str, Any]], options: Mapping[str, Any] | None = None, **more: Any

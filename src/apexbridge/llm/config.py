@@ -46,6 +46,12 @@ class LLMSettings(BaseModel):
     default_model: str | None = None
     """For requests without a model."""
 
+    @property
+    def names(self) -> frozenset[str]:
+        """The configured names of models, without patterns."""
+        named = (name for upstream in self.upstreams for name in upstream.models if "*" not in name)
+        return frozenset(named) | ({self.default_model} if self.default_model is not None else set())
+
     def upstream_for(self, model: str) -> Upstream | None:
         """The upstream for a model; None if there are no upstreams."""
         named = next((upstream for upstream in self.upstreams if upstream.serves(model)), None)

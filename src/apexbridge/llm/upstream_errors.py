@@ -3,10 +3,11 @@
 import json
 from collections.abc import Mapping
 from functools import cached_property
-from typing import Any
+from typing import Any, Literal, get_args
 
 from apexbridge.errors import ServerError
 
+UpstreamErrorKind = Literal["timeout", "unreachable", "cut", "invalid", "redirect", "rate_limited", "refused", "failed"]
 PASSED_HEADERS = ("retry-after", "x-request-id")
 PASSED_PREFIXES = ("x-ratelimit-", "anthropic-ratelimit-")
 LAST_STATUS = 599
@@ -28,16 +29,27 @@ class UpstreamError(ServerError):
         self.headers = passed_headers(headers or {})
         self.is_ours = False
         """Whether this server detected the error."""
+        self._code = ""
 
     @property
     def status(self) -> int:
         return self._status
 
+    @property
+    def kind(self) -> UpstreamErrorKind:
+        own: UpstreamErrorKind
+        for own in get_args(UpstreamErrorKind):
+            if self._code == f"upstream_{own}":
+                return own
+        if self.status == 429:
+            return "rate_limited"
+        return "refused" if self.status < 500 else "failed"
+
     @classmethod
     def of_ours(cls, status: int, message: str, code: str) -> "UpstreamError":
         """An error that this server detected."""
         error = cls(status, json.dumps(openai_error(message, kind="upstream_error", code=code)).encode())
-        error.is_ours = True
+        error.is_ours, error._code = True, code
         return error
 
     @classmethod

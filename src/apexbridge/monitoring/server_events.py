@@ -8,6 +8,7 @@ from pydantic import Field
 
 from apexbridge._time import now_ms
 from apexbridge.monitoring.event_feed import EventFeed
+from apexbridge.monitoring.metrics import Metrics
 from apexbridge.storage.run_store import RunRow
 from apexbridge.tools.approvals import Approval
 from apexbridge.wire import WireModel
@@ -87,10 +88,11 @@ class ServerEventMcp(WireModel):
 
 
 class ServerEvents:
-    """Turns changes of runs, approvals, skills, MCP servers and keys into events."""
+    """Turns changes of runs, approvals, skills, MCP servers and keys into events, and counts runs and approvals."""
 
-    def __init__(self, feed: EventFeed) -> None:
+    def __init__(self, feed: EventFeed, metrics: Metrics) -> None:
         self._feed = feed
+        self._metrics = metrics
         self._waiting: dict[str, Approval] = {}
         """Pending approvals by id."""
         self._expiry: asyncio.TimerHandle | None = None
@@ -106,6 +108,8 @@ class ServerEvents:
             duration_ms=(row.ended_at or 0) - (row.started_at or 0) if has_ended else None,
         )
         self._feed.publish("run", event, owner=row.caller)
+        if row.ended_at is not None and not is_deleted:
+            self._metrics.run_ended(row)
 
     def direct_called(self, skill: str, caller: str) -> None:
         self._feed.publish("direct", ServerEventDirect(skill=skill), owner=caller)
@@ -139,14 +143,16 @@ class ServerEvents:
     def approval_changed(self, approval: Approval) -> None:
         if approval.state == "waiting":
             self._waiting[approval.id] = approval
-        else:
-            self._waiting.pop(approval.id, None)
+            self._metrics.approval_changed("requested")
+        elif self._waiting.pop(approval.id, None) is not None and approval.state in ("approved", "denied"):
+            self._metrics.approval_changed(approval.state)
         self._publish(approval, approval.state)
         self._schedule_expiry()
 
     def approvals_removed(self, ids: Sequence[str]) -> None:
         for id in ids:
             if (approval := self._waiting.pop(id, None)) is not None:
+                self._metrics.approval_changed("removed")
                 self._publish(approval, "removed")
 
     def close(self) -> None:
@@ -176,5 +182,6 @@ class ServerEvents:
         now = now_ms()
         for approval in [one for one in self._waiting.values() if one.expires_at <= now]:
             del self._waiting[approval.id]
+            self._metrics.approval_changed("expired")
             self._publish(approval, "expired")
         self._schedule_expiry()

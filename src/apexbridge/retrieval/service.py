@@ -105,11 +105,12 @@ class ToolRetrievalService:
         *,
         facts: FactsOf | None = None,
         on_search: OnSearch | None = None,
+        on_answer: Callable[[SearchAnswer], None] | None = None,
         installed: InstalledModels = tuple,
         texts: RequestTexts | None = None,
         reranker: OnnxReranker | None = None,
     ) -> None:
-        """`on_search` must be quick and must not raise.
+        """`on_search` and `on_answer`, which is called with every answer, must be quick and must not raise.
 
         If the stored vectors were made by other models, these are looked for among `installed` and used until
         everything is embedded again. `texts` returns the texts of past requests that are recorded. `reranker` orders
@@ -119,6 +120,7 @@ class ToolRetrievalService:
         self.facts = facts
         """Says which skills may be shown; without it, all of them."""
         self._on_search = on_search
+        self._on_answer = on_answer
         self._reranker = reranker
         self._index = SearchIndex(data_dir, embedder, usage_days=self.settings.usage_days, installed=installed)
         # Its own threads: a model that hangs must not block everything else that uses threads.
@@ -320,12 +322,15 @@ class ToolRetrievalService:
             warnings.append(f"The index on disk cannot be written ({self.problem}); search works from memory.")
         if record and self._on_search is not None:
             self._on_search(text, len(results), for_model)
-        return SearchAnswer(
+        answer = SearchAnswer(
             results=results,
             took=round((time.monotonic() - started) * 1000, 2),
             degraded="keyword" if is_degraded else None,
             warnings=warnings,
         )
+        if self._on_answer is not None:
+            self._on_answer(answer)
+        return answer
 
     def _searched_kinds(self, kind: Kind | None) -> Sequence[Kind]:
         if kind is not None:

@@ -5,7 +5,8 @@ import logging
 import re
 import time
 import uuid
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
 from types import TracebackType
 from typing import Any, Literal, Protocol, Self
 
@@ -17,6 +18,7 @@ from apexbridge.agent.request import ChatRequest
 from apexbridge.storage.chat_store import ChatOutcome, ChatRow
 
 Json = dict[str, Any]
+_Tokens = tuple[int | None, int | None, int | None]
 RecordedCause = StopCause | Literal["cancelled"]
 MAX_ANSWER_CHARACTERS = 256 * 1024
 MAX_TOKENS = 2**40
@@ -35,6 +37,27 @@ class Recorder(Protocol):
         """Store a record without blocking."""
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ChatEnd:
+    """The end of a chat request, without any text of it."""
+
+    upstream: str
+    model: str
+    """As the client named it."""
+    outcome: ChatOutcome
+    error: BaseException | None
+    turns_ms: Sequence[int]
+    """Durations of the completed turns of the model."""
+    prompt_tokens: int | None
+    completion_tokens: int | None
+
+
+class ChatObserver(Protocol):
+    """Is notified of every chat request that has ended."""
+
+    def chat_ended(self, end: ChatEnd) -> None: ...
+
+
 class ChatRecorder:
     """Observes the events of one request and stores its record at the end, also after an error or a disconnect.
 
@@ -44,8 +67,16 @@ class ChatRecorder:
                 recording.observe(event)
     """
 
-    def __init__(self, recorder: Recorder | None, request: ChatRequest, upstream: str) -> None:
+    def __init__(
+        self,
+        recorder: Recorder | None,
+        request: ChatRequest,
+        upstream: str,
+        *,
+        observer: ChatObserver | None = None,
+    ) -> None:
         self._recorder = recorder
+        self._observer = observer
         self._has_texts = recorder is not None and recorder.has_texts
         self._request = request
         self._upstream = upstream
@@ -81,10 +112,15 @@ class ChatRecorder:
 
     def end(self, error: BaseException | None = None) -> None:
         """Store the record. A failure here is logged and does not affect the request."""
-        if self._recorder is None:
+        if self._recorder is None and self._observer is None:
             return
         try:
-            self._recorder.keep(self._record(error))
+            steps, outcome = self._steps(), self._outcome(error)
+            tokens = _tokens(self._ended.usage if self._ended is not None else _usage_of(steps))
+            if self._observer is not None:
+                self._observer.chat_ended(self._end(error, outcome, steps, tokens))
+            if self._recorder is not None:
+                self._recorder.keep(self._record(error, outcome, steps, tokens))
         except Exception:
             logger.exception("the chat request %s could not be recorded", self._request.request_id)
 
@@ -108,13 +144,21 @@ class ChatRecorder:
             message = choice.get("message") or choice.get("delta")
             self._add_text(message.get("content") if isinstance(message, dict) else None)
 
-    def _record(self, error: BaseException | None) -> ChatRow:
+    def _end(self, error: BaseException | None, outcome: ChatOutcome, steps: list[Json], tokens: _Tokens) -> ChatEnd:
+        return ChatEnd(
+            upstream=self._upstream,
+            model=self._request.model or self._upstream,
+            outcome=outcome,
+            error=error,
+            turns_ms=[step["durationMs"] for step in steps if step.get("kind") == "model"],
+            prompt_tokens=tokens[0],
+            completion_tokens=tokens[1],
+        )
+
+    def _record(self, error: BaseException | None, outcome: ChatOutcome, steps: list[Json], tokens: _Tokens) -> ChatRow:
         request, ended, has_texts = self._request, self._ended, self._has_texts
-        duration = round((time.monotonic() - self._begun) * 1000)
-        outcome = self._outcome(error)
-        steps = self._report.trajectory if self._report is not None else self._passed_steps(duration)
         code, message = error_summary(error, has_texts=has_texts) if outcome == "failed" else (None, None)
-        prompt, completion, total = _tokens(ended.usage if ended is not None else _usage_of(steps))
+        prompt, completion, total = tokens
         trajectory, messages, answer = bounded(
             steps if has_texts else redact_steps(steps),
             request.messages if has_texts else None,
@@ -127,7 +171,7 @@ class ChatRecorder:
             model=clean((self._model or self._upstream)[:MAX_NAME]),
             upstream=self._upstream,
             started_at=self._started_at,
-            duration_ms=duration,
+            duration_ms=self._duration_ms,
             is_stream=request.is_stream,
             turns=ended.report.turns if ended else sum(step.get("kind") == "model" for step in steps),
             calls=ended.report.calls if ended else sum(step.get("kind") != "model" for step in steps),
@@ -160,10 +204,16 @@ class ChatRecorder:
             return "length"
         return "client_tools" if self._finish == "tool_calls" else "answered"
 
-    def _passed_steps(self, duration: int) -> list[Json]:
+    @property
+    def _duration_ms(self) -> int:
+        return round((time.monotonic() - self._begun) * 1000)
+
+    def _steps(self) -> list[Json]:
+        if self._report is not None:
+            return self._report.trajectory
         if not self._passed:
             return []
-        return [{"kind": "model", "name": self._model, "durationMs": duration, "usage": self._usage}]
+        return [{"kind": "model", "name": self._model, "durationMs": self._duration_ms, "usage": self._usage}]
 
 
 def _identity(request_id: str) -> str:
@@ -182,7 +232,7 @@ def _usage_of(steps: Iterable[Json]) -> Json | None:
     return total
 
 
-def _tokens(usage: Json | None) -> tuple[int | None, int | None, int | None]:
+def _tokens(usage: Json | None) -> _Tokens:
     """Tokens of the prompt, of the completion and in total, if the upstream reported them."""
     counts = usage or {}
     prompt, completion = _count(counts.get("prompt_tokens")), _count(counts.get("completion_tokens"))

@@ -37,7 +37,7 @@ from apexbridge.surfaces.http.routes import (
     tools,
     workspaces,
 )
-from apexbridge.surfaces.http.transport.error_responses import CatchAll, ErrorAnswer, add_error_handlers
+from apexbridge.surfaces.http.transport.error_responses import MCP_PATHS, CatchAll, ErrorAnswer, add_error_handlers
 from apexbridge.surfaces.http.transport.response_pacing import PacedAnswers, UnreadAnswers
 from apexbridge.surfaces.mcp.endpoint import Build as BuildMcp
 from apexbridge.surfaces.mcp.endpoint import McpDispatch, McpEndpoint
@@ -98,7 +98,8 @@ def create_app(
     app.state.bridge = bridge
     app.state.mcp = mcp
     app.state.access = access
-    app.router.routes.extend(endpoint.routes(bridge))
+    chat = endpoint.routes(bridge)
+    app.router.routes.extend(chat)
     app.router.routes.extend(console_page.routes(console or ConsoleFiles()))
     # All applications of a process share these: `app.include_router` would build them again for each one.
     app.router.routes.extend(_ROUTES.routes)
@@ -116,5 +117,10 @@ def create_app(
     app.add_middleware(PacedAnswers, unread=UnreadAnswers())
     app.add_middleware(CatchAll)
     app.add_middleware(SecurityHeaders)
-    app.add_middleware(AccessLog, key_name=bridge.keys.name_of)  # the last one added is the outermost
+    app.add_middleware(  # the last one added is the outermost
+        AccessLog,
+        key_name=bridge.keys.name_of,
+        count=bridge.metrics.request_ended,
+        unrouted=[*(route.path for route in chat), *MCP_PATHS],
+    )
     return app

@@ -12,7 +12,7 @@ from contextlib import aclosing
 from typing import Any
 
 from starlette.requests import ClientDisconnect
-from starlette.routing import BaseRoute, Route
+from starlette.routing import Route
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from apexbridge.agent.chat_events import Event
@@ -42,7 +42,7 @@ _STREAM = [
 logger = logging.getLogger(__name__)
 
 
-def routes(bridge: Bridge) -> list[BaseRoute]:
+def routes(bridge: Bridge) -> list[Route]:
     return [
         *(Route(api.path, ChatEndpoint(bridge, api), methods=["POST"]) for api in _apis(bridge)),
         Route(COUNT_PATH, CountTokensEndpoint(bridge), methods=["POST"]),

@@ -5,7 +5,7 @@ The request's id is in this line and in every other line that is logged on behal
 
 import logging
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
@@ -24,8 +24,21 @@ class AccessLog:
     Anthropic's clients get it as `request-id` too.
     """
 
-    def __init__(self, app: ASGIApp, *, key_name: Callable[[str], str | None]) -> None:
+    def __init__(
+        self,
+        app: ASGIApp,
+        *,
+        key_name: Callable[[str], str | None],
+        count: Callable[[str | None, str, int | None, float], None],
+        unrouted: Collection[str] = (),
+    ) -> None:
+        """`count` is called with the route, method, status and seconds of each request.
+
+        `unrouted` are the paths that are served without the router.
+        """
         self._app = app
+        self._count = count
+        self._unrouted = frozenset(unrouted)
         self._key_name = key_name
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -51,8 +64,17 @@ class AccessLog:
         try:
             await self._app(scope, receive, watched)
         finally:
-            self._log(scope, status, round((time.monotonic() - begun) * 1000))
+            took = time.monotonic() - begun
+            self._count(self._route_of(scope), scope["method"], status, took)
+            self._log(scope, status, round(took * 1000))
             LOGGED_ID.reset(outer)
+
+    def _route_of(self, scope: Scope) -> str | None:
+        """The template of the request's path; None if it was refused before it reached a route, or has none."""
+        if scope["path"] in self._unrouted:
+            return str(scope["path"]).rstrip("/")
+        path = getattr(scope.get("route"), "path", None)
+        return path if isinstance(path, str) else None
 
     def _log(self, scope: Scope, status: int | None, took_ms: int) -> None:
         if not logger.isEnabledFor(logging.INFO) or (scope["path"] in QUIET_PATHS and status == 200):

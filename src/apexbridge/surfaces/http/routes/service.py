@@ -4,10 +4,10 @@ import sqlite3
 from typing import Annotated, Any
 
 from fastapi import APIRouter, Body, Request, Response
-from prometheus_client import CONTENT_TYPE_LATEST, CollectorRegistry, Gauge, generate_latest
 
 import apexbridge
 from apexbridge.errors import ServerError
+from apexbridge.monitoring.metrics_page import CONTENT_TYPE
 from apexbridge.skills.config import SkillManagerConfig
 from apexbridge.surfaces.http.deps import ServedBridge, Skills
 from apexbridge.surfaces.http.middleware.audit_trail import note
@@ -42,21 +42,9 @@ async def readyz(bridge: ServedBridge, skills: Skills) -> Health:
 
 
 @router.get("/metrics", response_class=Response)
-async def metrics(bridge: ServedBridge, skills: Skills) -> Response:
+async def metrics(bridge: ServedBridge) -> Response:
     """Metrics for Prometheus."""
-    statistics = await skills.statistics()
-    queue = bridge.sandbox.queue
-    gauges = {
-        "apex_skills": ("Served skills.", statistics.total),
-        "apex_skill_problems": ("Folders that are not served.", len(await skills.problems())),
-        "apex_skill_calls": ("Calls of installed skills.", statistics.calls),
-        "apex_runs_running": ("Runs in progress.", queue.running),
-        "apex_runs_waiting": ("Queued runs.", queue.waiting),
-    }
-    registry = CollectorRegistry()
-    for name, (text, value) in gauges.items():
-        Gauge(name, text, registry=registry).set(value)
-    return Response(generate_latest(registry), media_type=CONTENT_TYPE_LATEST)
+    return Response(await bridge.metrics_page.render(), media_type=CONTENT_TYPE)
 
 
 @router.get("/api/config")
