@@ -11,6 +11,7 @@ from typing import Literal
 
 import apexbridge
 from apexbridge._tasks import in_thread
+from apexbridge._tracing import NO_TRACER, Tracer
 from apexbridge.agent.approver import Approver
 from apexbridge.agent.conversation_files import ConversationFiles
 from apexbridge.agent.offline import OFFLINE_MODEL
@@ -113,9 +114,12 @@ class Bridge:
         *,
         indexing: Indexing = "wait",
         progress: Progress | None = None,
+        tracer: Tracer = NO_TRACER,
     ) -> None:
         """Build all parts. `Bridge.open` opens the database and starts them."""
         self.settings = settings
+        self.tracer = tracer
+        """Records spans of requests, turns of models, calls and runs; by default it records nothing."""
         self.instance = uuid.uuid4().hex
         """Identifies this open data directory, so that a client can detect that it talks to the wrong server."""
         self._database = database
@@ -179,6 +183,7 @@ class Bridge:
             record_input=settings.record_input,
             retention_days=settings.run_retention_days,
             listener=self._events,
+            tracer=tracer,
         )
         self.events = EventStreams(
             feed, self._events, keys=self.keys, run_counts=self.runs.counts, instance=self.instance
@@ -190,7 +195,9 @@ class Bridge:
         self.approvals = Approvals(
             self._approval_store, enabled=settings.skills.confirm_dangerous, listener=self._events
         )
-        self.tools = ToolRegistry(approvals=self.approvals, counter=self._count, open_workspace=self.open_workspace)
+        self.tools = ToolRegistry(
+            approvals=self.approvals, counter=self._count, open_workspace=self.open_workspace, tracer=tracer
+        )
         self._skill_changes = SkillChanges(self.tools, self._events.skills_changed)
         self.skills = SkillManager(
             data_dir=settings.data_dir,
@@ -261,6 +268,7 @@ class Bridge:
             teach=self._teach if has_records else None,  # without records, nothing about a chat is stored
             recorder=self.chats if has_records else None,
             observer=self.metrics,
+            tracer=tracer,
             files=ConversationFiles(
                 self.workspaces, lambda id, caller: uploads.open(id, owner=self.keys.reach(caller))
             ),
@@ -305,11 +313,12 @@ class Bridge:
         progress: Progress | None = None,
         index_progress: Progress | None = None,
         embedder: Embedder | None = None,
+        tracer: Tracer = NO_TRACER,
     ) -> AsyncIterator["Bridge"]:
         """Lock the data directory, sync everything with the disk, and keep it in sync until the block ends.
 
         Vectors come from `embedder`, or else from the model in the settings. `progress` reports on reading the skills,
-        `index_progress` on indexing them.
+        `index_progress` on indexing them. `tracer` records spans.
 
         Raises:
             ServerError: DATA_DIR_IN_USE, or STORAGE_FULL if the directory cannot be written to.
@@ -320,7 +329,7 @@ class Bridge:
             await in_thread(keep_private, settings.data_dir)
             database = await in_thread(_open_database, settings.data_dir)
             try:
-                bridge = cls(settings, database, embedder, indexing=indexing, progress=index_progress)
+                bridge = cls(settings, database, embedder, indexing=indexing, progress=index_progress, tracer=tracer)
                 async with bridge._running(watch=watch, progress=progress):
                     yield bridge
             finally:

@@ -18,6 +18,7 @@ import pytest
 import uvicorn
 from starlette.types import ASGIApp
 
+from apexbridge._tracing import NO_TRACER, Tracer
 from apexbridge.bridge import Bridge, Indexing
 from apexbridge.llm.config import ToolMode
 from apexbridge.retrieval.embedders.embedder import Embedder
@@ -180,6 +181,7 @@ def live(
     *,
     indexing: Indexing = "wait",
     app: Callable[[Bridge], ASGIApp] = create_app,
+    tracer: Tracer = NO_TRACER,
     **settings: Any,
 ) -> Iterator[Live]:
     """Run a server until the block ends. The prefix of a model name is its tool mode: native, schema, text, auto."""
@@ -190,7 +192,9 @@ def live(
     async def serve() -> None:
         try:
             configured = Settings(data_dir=data_dir, **settings)
-            async with Bridge.open(configured, watch=False, embedder=embedder, indexing=indexing) as bridge:
+            async with Bridge.open(
+                configured, watch=False, embedder=embedder, indexing=indexing, tracer=tracer
+            ) as bridge:
                 listener = bind("127.0.0.1", 0)
                 served = app(bridge)
                 config = uvicorn.Config(served, loop="none", http=LimitedProtocol, log_config=None, access_log=False)

@@ -148,9 +148,16 @@ class PassedAnswers:
 
     def __init__(self) -> None:
         self._turns: dict[int, Turn] = {}
+        self.model: Any = None
+        self.usage: Any = None
+
+    @property
+    def finish_reason(self) -> str | None:
+        return self._turns[0].finish_reason if 0 in self._turns else None
 
     def add(self, chunks: Sequence[Json]) -> None:
         for chunk in chunks:
+            self.model, self.usage = chunk.get("model") or self.model, chunk.get("usage") or self.usage
             choices = chunk.get("choices")
             for choice in choices if isinstance(choices, list) else ():
                 index = choice.get("index", 0) if isinstance(choice, dict) else None

@@ -10,6 +10,7 @@ from functools import cache
 from importlib import resources
 from typing import Any
 
+from apexbridge._tracing import NO_TRACER, Tracer
 from apexbridge.agent.approver import Approver, question_for
 from apexbridge.agent.budget import Budget, ChatLimits, StopCause, add_usage, tokens_of
 from apexbridge.agent.chat_events import (
@@ -35,6 +36,7 @@ from apexbridge.llm.config import Upstream
 from apexbridge.llm.conversion import CompletionBuilder, as_chunk, is_completion
 from apexbridge.llm.tool_modes import ModeMemory, with_system
 from apexbridge.llm.turn import Turn
+from apexbridge.llm.turn_span import end_turn, start_turn
 from apexbridge.llm.upstream_errors import UpstreamError, is_too_long
 from apexbridge.tools.allowance import RUN_CODE
 from apexbridge.tools.conversation import LOOP_CALLS, Conversation, Origin
@@ -75,6 +77,7 @@ class ChatDependencies:
     modes: ModeMemory
     suspended: SuspendedTurns
     feedback: UsageFeedback
+    tracer: Tracer = NO_TRACER
     files: ConversationFiles | None = None
     """None: chats have no workspaces."""
 
@@ -101,25 +104,28 @@ async def _pass_through(
     if not body.get("tools") and body.get("tool_choice") == "none":
         # It referred to this server's tools. Strict upstreams reject tool_choice without tools.
         body = {key: value for key, value in body.items() if key != "tool_choice"}
-    answer: Answer = await model.ask(upstream, body, deps.limits.seconds + GRACE_SECONDS)
-    try:
-        builder: CompletionBuilder | None = None
+    with start_turn(deps.tracer, upstream, request.model, is_stream=request.is_stream) as span:
+        with span.current():  # not while this generator yields: it may be closed in another task
+            answer: Answer = await model.ask(upstream, body, deps.limits.seconds + GRACE_SECONDS)
         answers = PassedAnswers()
-        while (chunks := await answer.next()) is not None:
-            answers.add(chunks)
-            if not request.is_stream and not is_completion(chunks[0]):
-                builder = builder or CompletionBuilder()
-                builder.add(chunks)
-            elif request.is_stream and is_completion(chunks[0]):
-                yield PassedThrough(chunks=[as_chunk(chunk) for chunk in chunks])
-            else:
-                yield PassedThrough(chunks=chunks)
-        if builder is not None:
-            yield PassedThrough(chunks=[builder.completion()])
-        if deps.files is not None:
-            await deps.files.remember(request, None, answers.messages())
-    finally:
-        model.done(answer)
+        try:
+            builder: CompletionBuilder | None = None
+            while (chunks := await answer.next()) is not None:
+                answers.add(chunks)
+                if not request.is_stream and not is_completion(chunks[0]):
+                    builder = builder or CompletionBuilder()
+                    builder.add(chunks)
+                elif request.is_stream and is_completion(chunks[0]):
+                    yield PassedThrough(chunks=[as_chunk(chunk) for chunk in chunks])
+                else:
+                    yield PassedThrough(chunks=chunks)
+            if builder is not None:
+                yield PassedThrough(chunks=[builder.completion()])
+            if deps.files is not None:
+                await deps.files.remember(request, None, answers.messages())
+        finally:
+            model.done(answer)
+            end_turn(span, model=answers.model, finish_reason=answers.finish_reason, usage=answers.usage)
 
 
 class _Loop:
@@ -144,6 +150,7 @@ class _Loop:
             offer=self._offer,
             budget=self._budget,
             report=self._report,
+            tracer=deps.tracer,
         )
         self._usage: Json | None = None
         self._outcomes: list[Outcome] = []

@@ -4,6 +4,7 @@ import logging
 from collections.abc import AsyncGenerator, Sequence
 from typing import Any, Protocol
 
+from apexbridge._tracing import NO_TRACER, Tracer
 from apexbridge.agent.budget import Budget
 from apexbridge.agent.chat_events import ChatStarted, Delta, Event, Report, TextDelta
 from apexbridge.agent.converted_fields import without_refused
@@ -15,6 +16,7 @@ from apexbridge.llm.config import Upstream
 from apexbridge.llm.text_calls import TextGate
 from apexbridge.llm.tool_modes import ModeMemory, Offer, read_answer, read_calls, request_body
 from apexbridge.llm.turn import Turn
+from apexbridge.llm.turn_span import end_turn, start_turn
 from apexbridge.llm.upstream_errors import UpstreamError
 
 Json = dict[str, Any]
@@ -54,8 +56,10 @@ class ModelCaller:
         offer: ToolOffer,
         budget: Budget,
         report: Report,
+        tracer: Tracer = NO_TRACER,
     ) -> None:
         self._model = model
+        self._tracer = tracer
         self._modes = modes
         self._request = request
         self._fields = request.body
@@ -83,19 +87,22 @@ class ModelCaller:
         is_read = not is_last or self.form is None
         gate = TextGate(self._offer.is_known) if self._offer.tools and is_read else None
         is_draft = self.form is not None and not is_last
-        answer, chunks = await self._first(messages, is_last=is_last)
-        try:
-            while chunks is not None:
-                taken = [turn.take_chunk(chunk) for chunk in chunks]
-                if not self._has_begun:
-                    self._has_begun = True
-                    if not self._is_announced:
-                        yield ChatStarted(model=turn.model or self._request.model, report=self._report)
-                if not is_draft and (deltas := self._deltas(taken, gate)):
-                    yield TextDelta(deltas=deltas)
-                chunks = await answer.next()
-        finally:
-            self._model.done(answer)
+        with start_turn(self._tracer, self._upstream, self._request.model, is_stream=self._request.is_stream) as span:
+            with span.current():  # not while this generator yields: it may be closed in another task
+                answer, chunks = await self._first(messages, is_last=is_last)
+            try:
+                while chunks is not None:
+                    taken = [turn.take_chunk(chunk) for chunk in chunks]
+                    if not self._has_begun:
+                        self._has_begun = True
+                        if not self._is_announced:
+                            yield ChatStarted(model=turn.model or self._request.model, report=self._report)
+                    if not is_draft and (deltas := self._deltas(taken, gate)):
+                        yield TextDelta(deltas=deltas)
+                    chunks = await answer.next()
+            finally:
+                self._model.done(answer)
+                end_turn(span, model=turn.model, finish_reason=turn.finish_reason, usage=turn.usage)
         if gate is not None and not is_draft and turn.has_text:
             unsent = turn.text if self._mode == "schema" else gate.held
             # Check the whole text, because calls_of() does: text that is not a call must reach the client.

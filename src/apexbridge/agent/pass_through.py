@@ -6,12 +6,14 @@ from typing import Any
 
 import orjson
 
+from apexbridge._tracing import NO_TRACER, Tracer
 from apexbridge.agent.chat_events import PassedThrough
 from apexbridge.agent.records.recorder import MAX_ANSWER_CHARACTERS, ChatObserver, ChatRecorder, Recorder
 from apexbridge.agent.request import ChatRequest
 from apexbridge.llm.client import UpstreamClient
 from apexbridge.llm.config import Upstream
 from apexbridge.llm.response import EventLines
+from apexbridge.llm.turn_span import end_turn, start_turn
 from apexbridge.llm.upstream_errors import UpstreamError, passed_headers
 
 Json = dict[str, Any]
@@ -50,18 +52,23 @@ async def forward(
     seconds: float,
     *,
     chat_observer: ChatObserver | None = None,
+    tracer: Tracer = NO_TRACER,
 ) -> AsyncGenerator[ForwardedStart | bytes, None]:
     """Send a request and yield the beginning of its answer, then its bytes. Raises UpstreamError."""
     request = forwarded.request
-    with ChatRecorder(recorder, request, forwarded.upstream.name, observer=chat_observer) as recording:
-        response = await client.forward(
-            forwarded.upstream,
-            f"{forwarded.path}?{forwarded.query}" if forwarded.query else forwarded.path,
-            forwarded.data,
-            headers=forwarded.headers,
-            is_stream=request.is_stream,
-            seconds=seconds,
-        )
+    with (
+        ChatRecorder(recorder, request, forwarded.upstream.name, observer=chat_observer) as recording,
+        start_turn(tracer, forwarded.upstream, request.model, is_stream=request.is_stream) as span,
+    ):
+        with span.current():  # not while this generator yields: it may be closed in another task
+            response = await client.forward(
+                forwarded.upstream,
+                f"{forwarded.path}?{forwarded.query}" if forwarded.query else forwarded.path,
+                forwarded.data,
+                headers=forwarded.headers,
+                is_stream=request.is_stream,
+                seconds=seconds,
+            )
         observer = _Observer(has_texts=recorder is not None and recorder.has_texts)
         try:
             yield ForwardedStart(
@@ -81,6 +88,7 @@ async def forward(
             recording.observe(PassedThrough(chunks=[observer.chunk()]))
         finally:
             response.close()
+            end_turn(span, model=None, finish_reason=observer.finish_reason, usage=observer.usage)
 
 
 def _content_type(headers: Mapping[str, str]) -> str:
@@ -133,16 +141,26 @@ class _Observer:
             for item in answer["output"] if isinstance(answer.get("output"), list) else ():
                 self._add_content(item.get("content") if isinstance(item, dict) else None)
 
-    def chunk(self) -> Json:
-        """What was observed, as a chunk of chat completions."""
+    @property
+    def finish_reason(self) -> str:
+        return self._finish
+
+    @property
+    def usage(self) -> Json | None:
+        """As in chat completions; None if there was none."""
         counts = {key: value for key, value in self._usage.items() if type(value) is int}
+        if not counts:
+            return None
         cached = counts.get("cache_read_input_tokens", 0) + counts.get("cache_creation_input_tokens", 0)
-        usage = {
+        return {
             "prompt_tokens": counts.get("input_tokens", 0) + cached,
             "completion_tokens": counts.get("output_tokens", 0),
         }
+
+    def chunk(self) -> Json:
+        """What was observed, as a chunk of chat completions."""
         choice = {"index": 0, "finish_reason": self._finish, "message": {"content": "".join(self._texts)}}
-        return {"choices": [choice]} | ({"usage": usage} if counts else {})
+        return {"choices": [choice]} | ({"usage": usage} if (usage := self.usage) is not None else {})
 
     def _note(self, part: Json) -> None:
         if isinstance(usage := part.get("usage"), dict):

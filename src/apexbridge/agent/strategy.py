@@ -7,6 +7,7 @@ from contextlib import aclosing
 from dataclasses import dataclass, field
 from typing import Any
 
+from apexbridge._tracing import NO_TRACER, Tracer
 from apexbridge.agent.approver import Approver
 from apexbridge.agent.chat_events import ChatFinished, Event, PassedThrough, TextDelta
 from apexbridge.agent.config import ChatSettings
@@ -51,13 +52,15 @@ class ReActStrategy:
         teach: RecordUsage | None = None,
         recorder: Recorder | None = None,
         observer: ChatObserver | None = None,
+        tracer: Tracer = NO_TRACER,
         files: ConversationFiles | None = None,
         may_run_code: Callable[[str], bool] = lambda caller: True,
     ) -> None:
         self.settings = settings
         self._recorder = recorder
         self._observer = observer
-        self._client = UpstreamClient()
+        self._tracer = tracer
+        self._client = UpstreamClient(tracer=tracer)
         self._deps = ChatDependencies(
             registry=registry,
             limits=settings.limits,
@@ -67,6 +70,7 @@ class ReActStrategy:
             modes=ModeMemory(),
             suspended=SuspendedTurns(),
             feedback=UsageFeedback(teach),
+            tracer=tracer,
             files=files,
         )
 
@@ -129,7 +133,9 @@ class ReActStrategy:
         seconds = self.settings.limits.seconds + GRACE_SECONDS
         if "/" in forwarded.path:  # a count of tokens is not a chat
             return forward(self._client, forwarded, None, seconds)
-        return forward(self._client, forwarded, self._recorder, seconds, chat_observer=self._observer)
+        return forward(
+            self._client, forwarded, self._recorder, seconds, chat_observer=self._observer, tracer=self._tracer
+        )
 
     async def execute(
         self, messages: Sequence[Mapping[str, Any]], options: Mapping[str, Any] | None = None, **more: Any

@@ -11,6 +11,7 @@ from typing import Any
 import aiohttp
 import orjson
 
+from apexbridge._tracing import NO_TRACER, Tracer
 from apexbridge.llm.config import Upstream
 from apexbridge.llm.response import MAX_REFUSAL_BYTES, ModelResponse, parsed
 from apexbridge.llm.upstream_errors import UpstreamError
@@ -38,7 +39,8 @@ _WHOLE = aiohttp.ClientTimeout(total=None, sock_connect=CONNECT_SECONDS)
 class UpstreamClient:
     """One connection pool for all upstreams."""
 
-    def __init__(self, *, silence_seconds: float = SILENCE_SECONDS) -> None:
+    def __init__(self, *, silence_seconds: float = SILENCE_SECONDS, tracer: Tracer = NO_TRACER) -> None:
+        self._tracer = tracer
         self._session: aiohttp.ClientSession | None = None
         self._silence = silence_seconds
         self._streams = aiohttp.ClientTimeout(total=None, sock_connect=CONNECT_SECONDS, sock_read=silence_seconds)
@@ -138,6 +140,7 @@ class UpstreamClient:
         data = call.data
         headers = {
             **call.headers,
+            **self._tracer.headers(),
             "content-type": "application/json",
             "accept": "application/json, text/event-stream",
             "accept-encoding": "identity",  # avoids decompression bombs

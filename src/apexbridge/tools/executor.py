@@ -13,6 +13,7 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
+from apexbridge._tracing import NO_TRACER, Tracer
 from apexbridge.errors import ApexBridgeError, InvalidInputError, PermissionDeniedError, ToolExecutionError
 from apexbridge.tools.approvals import Approvals, ApprovalUse
 from apexbridge.tools.calls import CallHistory, CallRecord
@@ -26,6 +27,7 @@ if TYPE_CHECKING:
 OUTPUT_BYTES = 32 * 1024
 """Size of the text for the model; the result object is not truncated."""
 MAX_ERROR_CHARACTERS = 1000
+UNKNOWN = "unknown"
 MAX_CHARACTER_BYTES = 4
 logger = logging.getLogger(__name__)
 
@@ -62,8 +64,15 @@ class ToolExecutor:
     """Runs calls of registered tools."""
 
     def __init__(
-        self, registry: "ToolRegistry", history: CallHistory, *, approvals: Approvals | None, counter: Counter | None
+        self,
+        registry: "ToolRegistry",
+        history: CallHistory,
+        *,
+        approvals: Approvals | None,
+        counter: Counter | None,
+        tracer: Tracer = NO_TRACER,
     ) -> None:
+        self._tracer = tracer
         self._registry = registry
         self.history = history
         self._approvals = approvals
@@ -71,6 +80,20 @@ class ToolExecutor:
 
     async def execute(self, id: str, context: ToolContext) -> ToolResult:
         """Call a tool; see `ToolRegistry.execute`."""
+        name = id if self._registry.find(id) is not None else UNKNOWN  # the name of a missing tool is untrusted text
+        attributes = {
+            "gen_ai.operation.name": "execute_tool",
+            "gen_ai.tool.name": name,
+            "gen_ai.tool.call.id": context.call_id,
+            "gen_ai.tool.type": "function",
+        }
+        with self._tracer.start(f"execute_tool {name}", attributes) as span, span.current():
+            result = await self._execute(id, context)
+            if result.is_error:
+                span.fail("tool_error")
+            return result
+
+    async def _execute(self, id: str, context: ToolContext) -> ToolResult:
         conversation, input = context.conversation, context.input
         # Only this call is checked, not the calls it leads to: running a skill is a separate call.
         allowance = conversation.allowance

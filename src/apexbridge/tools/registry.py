@@ -8,6 +8,7 @@ from dataclasses import replace
 from typing import Any
 
 from apexbridge._text import near_names
+from apexbridge._tracing import NO_TRACER, Tracer
 from apexbridge.errors import InvalidInputError, ToolDisabledError, ToolNotFoundError, did_you_mean
 from apexbridge.tools.approvals import Approvals
 from apexbridge.tools.calls import REMEMBERED_CALLS, CallHistory, CallRecord
@@ -42,6 +43,7 @@ class ToolRegistry:
         counter: CallCounter | None = None,
         history: int = REMEMBERED_CALLS,
         open_workspace: OpenWorkspace = no_workspaces,
+        tracer: Tracer = NO_TRACER,
     ) -> None:
         self._tools: dict[str, Tool] = {}
         self._disabled: set[str] = set()
@@ -51,7 +53,7 @@ class ToolRegistry:
         """For tools that block, so that they cannot use up the server's own threads."""
         self._listeners: dict[object, Callable[[str], None]] = {}
         self._open_workspace = open_workspace
-        self.executor = ToolExecutor(self, CallHistory(history), approvals=approvals, counter=counter)
+        self.executor = ToolExecutor(self, CallHistory(history), approvals=approvals, counter=counter, tracer=tracer)
 
     # -------------------------------------------------------------------------------------------------- changing
     def register(self, tool: Tool) -> Tool:

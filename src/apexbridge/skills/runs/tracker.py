@@ -15,6 +15,7 @@ from apexbridge._safe_open import open_file_beneath
 from apexbridge._tasks import in_thread, run_to_completion
 from apexbridge._text import near_names
 from apexbridge._time import MS_PER_DAY, now_ms
+from apexbridge._tracing import NO_TRACER, Tracer
 from apexbridge.disk import Disk, blocks, size_on_disk
 from apexbridge.errors import ApexBridgeError, RequestError, ServerError, did_you_mean
 from apexbridge.sandbox.launcher.removal import remove_tree
@@ -141,6 +142,7 @@ class RunTracker:
         record_input: bool = False,
         retention_days: int = 30,
         listener: RunListener | None = None,
+        tracer: Tracer = NO_TRACER,
     ) -> None:
         self._sandbox = sandbox
         self._store = store
@@ -153,6 +155,7 @@ class RunTracker:
         self._record_input = record_input
         self._retention_days = retention_days
         self._listener = listener
+        self._tracer = tracer
         self._live: dict[str, Run] = {}
         self._ended: dict[str, Run] = {}
         self._notes: set[asyncio.Task[None]] = set()
@@ -213,6 +216,18 @@ class RunTracker:
         return run
 
     async def _execute(
+        self, run: Run, job: Job, grants: Callable[[], Awaitable[Grants]], resources: ExitStack
+    ) -> ExecutionResult:
+        attributes = {"apexbridge.run.id": run.id, "apexbridge.skill": job.skill or None}
+        with self._tracer.start(f"run {job.skill or 'code'}", attributes) as span, span.current():
+            result = await self._executed(run, job, grants, resources)
+            waited_ms = (run.row.started_at or run.row.created_at) - run.row.created_at
+            span.add({"apexbridge.run.queue_seconds": waited_ms / 1000})
+            if result.error_code is not None:
+                span.fail(result.error_code)
+            return result
+
+    async def _executed(
         self, run: Run, job: Job, grants: Callable[[], Awaitable[Grants]], resources: ExitStack
     ) -> ExecutionResult:
         """Execute a run: wait in the queue, run the script, write the record and statistics, send the last event."""

@@ -6,6 +6,7 @@ from fastapi import APIRouter, FastAPI
 from fastapi_offline import FastAPIOffline
 
 import apexbridge
+from apexbridge._tracing import NO_TRACER
 from apexbridge.bridge import Bridge
 from apexbridge.surfaces.console.built_files import ConsoleFiles
 from apexbridge.surfaces.http.chat import endpoint, stored_responses
@@ -15,6 +16,7 @@ from apexbridge.surfaces.http.middleware.auth import Access, AccessGuard
 from apexbridge.surfaces.http.middleware.browser_protection import OriginGuard, SecurityHeaders
 from apexbridge.surfaces.http.middleware.compression import CompressedAnswers
 from apexbridge.surfaces.http.middleware.limits import BodyLimit, RateLimit
+from apexbridge.surfaces.http.middleware.traces import RequestSpans
 from apexbridge.surfaces.http.openapi import complete_document
 from apexbridge.surfaces.http.routes import (
     chats,
@@ -117,10 +119,13 @@ def create_app(
     app.add_middleware(PacedAnswers, unread=UnreadAnswers())
     app.add_middleware(CatchAll)
     app.add_middleware(SecurityHeaders)
+    unrouted = [*(route.path for route in chat), *MCP_PATHS]
+    if bridge.tracer is not NO_TRACER:
+        app.add_middleware(RequestSpans, tracer=bridge.tracer, unrouted=unrouted)
     app.add_middleware(  # the last one added is the outermost
         AccessLog,
         key_name=bridge.keys.name_of,
         count=bridge.metrics.request_ended,
-        unrouted=[*(route.path for route in chat), *MCP_PATHS],
+        unrouted=unrouted,
     )
     return app

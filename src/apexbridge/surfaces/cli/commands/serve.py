@@ -15,8 +15,10 @@ from typing import Annotated
 import typer
 import uvloop
 
+import apexbridge
 from apexbridge.bridge import DATABASE_FILE, Bridge
 from apexbridge.errors import ApexBridgeError
+from apexbridge.monitoring.tracing import tracing
 from apexbridge.settings import Settings, load_settings
 from apexbridge.skills.store.roots import SkillRoot, discover
 from apexbridge.surfaces.cli import interrupts
@@ -96,10 +98,17 @@ async def _serve(session: Session, settings: Settings, examples: Path | None) ->
     console = session.console
     is_first_start = not (settings.data_dir / DATABASE_FILE).exists()
     async with AsyncExitStack() as stack:
+        tracer = await stack.enter_async_context(tracing(settings.otlp_endpoint, os.environ, apexbridge.__version__))
         index_progress = stack.enter_context(console.progress_bar("indexing skills"))
         with console.progress_bar("reading skills") as progress:
             bridge = await stack.enter_async_context(
-                Bridge.open(settings, indexing="background", progress=progress, index_progress=index_progress)
+                Bridge.open(
+                    settings,
+                    indexing="background",
+                    progress=progress,
+                    index_progress=index_progress,
+                    tracer=tracer,
+                )
             )
         check_host(settings.host, required=settings.api_keys_required, has_keys=bridge.keys.has_usable)
         if examples and is_first_start:

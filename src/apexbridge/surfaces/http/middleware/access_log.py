@@ -11,7 +11,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from apexbridge._request_id import REQUEST_ID as LOGGED_ID
 from apexbridge.surfaces.http.transport.api_dialects import is_anthropic
-from apexbridge.surfaces.http.transport.requests import REQUEST_ID, caller_of, request_id
+from apexbridge.surfaces.http.transport.requests import REQUEST_ID, caller_of, request_id, route_of
 
 QUIET_PATHS = frozenset({"/healthz", "/readyz", "/metrics"})
 """Not logged if they succeed: probes and commands request them all the time."""
@@ -65,16 +65,9 @@ class AccessLog:
             await self._app(scope, receive, watched)
         finally:
             took = time.monotonic() - begun
-            self._count(self._route_of(scope), scope["method"], status, took)
+            self._count(route_of(scope, self._unrouted), scope["method"], status, took)
             self._log(scope, status, round(took * 1000))
             LOGGED_ID.reset(outer)
-
-    def _route_of(self, scope: Scope) -> str | None:
-        """The template of the request's path; None if it was refused before it reached a route, or has none."""
-        if scope["path"] in self._unrouted:
-            return str(scope["path"]).rstrip("/")
-        path = getattr(scope.get("route"), "path", None)
-        return path if isinstance(path, str) else None
 
     def _log(self, scope: Scope, status: int | None, took_ms: int) -> None:
         if not logger.isEnabledFor(logging.INFO) or (scope["path"] in QUIET_PATHS and status == 200):

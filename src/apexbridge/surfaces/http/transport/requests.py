@@ -1,6 +1,7 @@
 """Facts about a request: its id and its caller."""
 
 import secrets
+from collections.abc import Collection
 
 from starlette.types import Scope
 
@@ -24,6 +25,17 @@ def client_request_id(scope: Scope) -> str:
     """The client's `X-Request-Id`; empty if it is missing or not safe to write to a log."""
     id = next((value.decode("latin-1") for name, value in scope["headers"] if name == b"x-request-id"), "")
     return id if len(id) <= MAX_REQUEST_ID and id.isascii() and id.isprintable() and " " not in id else ""
+
+
+def route_of(scope: Scope, unrouted: Collection[str]) -> str | None:
+    """The template of the path; None if the request was refused before it reached a route, or there is none.
+
+    `unrouted` are the paths that are served without the router.
+    """
+    if scope["path"] in unrouted:
+        return str(scope["path"]).rstrip("/")
+    path = getattr(scope.get("route"), "path", None)
+    return path if isinstance(path, str) else None
 
 
 def is_owner(scope: Scope) -> bool:
