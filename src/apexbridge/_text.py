@@ -13,6 +13,7 @@ CJK_RANGES = "\u3040-\u30ff\u3400-\u4dbf\u4e00-\u9fff\uf900-\ufaff\uac00-\ud7af"
 _CJK = re.compile(f"[{CJK_RANGES}]")
 _CJK_BYTES, _BYTES_PER_TOKEN = 3, 4
 _DIRECTIONS = frozenset({"LRE", "RLE", "LRO", "RLO", "PDF", "LRI", "RLI", "FSI", "PDI"})
+_API_KEY = re.compile(r"apex_([0-9a-f]{8})_[\w-]+", re.ASCII)
 _NAME_CHARACTERS = 64
 _COMPARED_NAMES = 1_000
 """The comparison takes about 20 µs for each name."""
@@ -28,6 +29,11 @@ def normalized(form: Literal["NFC", "NFD", "NFKC", "NFKD"], text: str) -> str:
         return unicodedata.normalize(form, text)
     chunks = (text[start : start + _CHUNK] for start in range(0, len(text), _CHUNK))
     return "".join(unicodedata.normalize(form, chunk) for chunk in chunks)
+
+
+def without_keys(text: str) -> str:
+    """The text with API keys masked: a client may put one anywhere, such as into a path."""
+    return _API_KEY.sub(r"apex_\1_***", text) if "apex_" in text else text
 
 
 def escaped(text: str) -> str:

@@ -104,7 +104,9 @@ class Settings(BaseSettings):
         description="The least level that `apex serve` logs: debug, info, warning or error.",
     )
     otlp_endpoint: str | None = Field(
-        default=None, description="Address of a collector that gets traces by OTLP over HTTP, without `/v1/traces`."
+        default=None,
+        pattern=r"^https?://",
+        description="Address of a collector that gets traces by OTLP over HTTP, without `/v1/traces`.",
     )
     access_log: bool = Field(default=True, description="Whether `apex serve` logs every request.")
     api_keys_required: KeysRequired = Field(

@@ -1,5 +1,6 @@
 """Metrics: each changes when its act happens, labels stay bounded, and secrets are in none of them."""
 
+import logging
 import re
 from pathlib import Path
 from typing import Any
@@ -9,6 +10,7 @@ import pytest
 from apexbridge.llm.upstream_errors import UpstreamError
 from apexbridge.monitoring.metrics import Metrics
 from apexbridge.retrieval.embedders.embedder import Embedder
+from apexbridge.surfaces.cli.terminal_text import LOG_FORMAT, SafeFormatter
 from tests.chat.live import Live, live
 from tests.chat.upstream import KEY, Step
 from tests.monitoring.metrics_server import MetricsServer
@@ -209,7 +211,11 @@ def test_unknown_paths_methods_models_and_tools_add_no_series(served: MetricsSer
     assert not [status for status in statuses if status and not re.fullmatch(r"\d{3}|other", status)]
 
 
-def test_secrets_are_in_no_metric(served: MetricsServer) -> None:
+def test_secrets_are_in_no_metric_and_no_line_of_the_log(
+    served: MetricsServer, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.handler.setFormatter(SafeFormatter(LOG_FORMAT))
+    caplog.set_level(logging.DEBUG, "apexbridge")
     http = served.live.http
     key = http.post("/api/keys", json={"name": "planted-name", "scopes": ["admin"]}).json()
     http.put("/api/secrets/PLANTED", json={"value": "planted-value"}).raise_for_status()
@@ -221,8 +227,22 @@ def test_secrets_are_in_no_metric(served: MetricsServer) -> None:
         headers=headers,
     )
     http.post("/api/skills/search", json={"query": "planted-query"}, headers=headers).raise_for_status()
-    page = served.text()
+    script = "import os\nprint(os.environ['PLANTED'])\nraise SystemExit('planted-error')\n"
+    served.live.install("tells", {"scripts/execute.py": script}, permissions=["secret:PLANTED"])
+    http.post("/api/skills/tells/grants", json={"permission": "secret:PLANTED"}).raise_for_status()
+    http.post("/api/skills/tells/execute", json={"input": {"what": "planted-input"}}, headers=headers)
+    http.get(f"/api/skills/{key['key']}", headers={"x-request-id": key["key"]})
+    page, log = served.text(), caplog.text
+    assert "GET /api/skills" in log
     assert "planted" not in page
-    assert key["key"] not in page
     assert key["id"] not in page
-    assert KEY not in page
+    for secret in (
+        key["key"],
+        KEY,
+        "planted-value",
+        "planted-word",
+        "planted-answer",
+        "planted-query",
+        "planted-input",
+    ):
+        assert secret not in page + log

@@ -132,6 +132,10 @@ def test_requests_are_logged_with_time_level_and_key_and_without_secrets(apex: A
         assert missing.headers["x-request-id"] in line
         assert "key=-" in line
         assert key not in line
+        client.get(f"/api/{key}", headers={"x-request-id": key})
+        line = next(lines)
+        assert key not in line
+        assert line.count(f"{key[:13]}_***") == 2
 
 
 @pytest.mark.parametrize("by", ["flag", "environment"])

@@ -16,7 +16,7 @@ from opentelemetry.trace import SpanKind as OtelKind
 from opentelemetry.trace import Status, StatusCode
 from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapPropagator
 
-from apexbridge._text import escaped
+from apexbridge._text import escaped, without_keys
 from apexbridge._tracing import MAX_CHARACTERS, Attribute, Span, SpanKind
 
 TRACES_PATH = "/v1/traces"
@@ -109,4 +109,4 @@ class _OtelSpan:
 
 
 def _bounded(text: str) -> str:
-    return escaped(text[:MAX_CHARACTERS])
+    return escaped(without_keys(text)[:MAX_CHARACTERS])

@@ -17,7 +17,6 @@ import hashlib
 import json
 import logging
 import os
-import re
 import sqlite3
 import stat
 from collections.abc import Iterator, Sequence
@@ -28,6 +27,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from apexbridge._tasks import in_thread, start_shared
+from apexbridge._text import without_keys
 from apexbridge.disk import Ballast
 from apexbridge.errors import ServerError
 from apexbridge.storage.database import BUSY_TIMEOUT_MS, Database, connect
@@ -52,7 +52,6 @@ ANCHORED = "audit.anchored"
 """The main database was lost and did not know where the log ends. The rows before were accepted as they were."""
 EARLIER = "audit.earlier"
 """A log of an earlier version was found when this one was created."""
-_KEY = re.compile(r"apex_([0-9a-f]{8})_[\w-]+", re.ASCII)
 _SETUP = (
     f"PRAGMA busy_timeout = {BUSY_TIMEOUT_MS}",
     "PRAGMA journal_mode = WAL",  # one sync for each commit, and readers never wait
@@ -378,7 +377,7 @@ def _exported_row(row: Sequence[Any]) -> dict[str, Any]:
 
 def masked(text: str) -> str:
     """Text of a request, without API keys and not too long."""
-    return _KEY.sub(r"apex_\1_***", text)[:MAX_TEXT]
+    return without_keys(text)[:MAX_TEXT]
 
 
 def _connect(path: Path) -> sqlite3.Connection:

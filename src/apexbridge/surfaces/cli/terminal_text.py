@@ -13,7 +13,7 @@ from datetime import UTC, datetime
 from typing import Any, Literal
 
 from apexbridge._request_id import REQUEST_ID
-from apexbridge._text import escaped
+from apexbridge._text import escaped, without_keys
 
 LOG_FORMAT = "%(levelname)s %(name)s: %(message)s"
 SERVER_LOG_FORMAT = "%(asctime)s %(levelname)s %(name)s: %(message)s"
@@ -53,7 +53,7 @@ class JsonFormatter(logging.Formatter):
             line["requestId"] = id
         if record.exc_info:
             line["traceback"] = self.formatException(record.exc_info)
-        return json.dumps(line)  # ASCII, so that nothing in it can control a terminal
+        return without_keys(json.dumps(line))  # ASCII, so that nothing in it can control a terminal
 
 
 class SafeFormatter(logging.Formatter):
@@ -70,7 +70,7 @@ class SafeFormatter(logging.Formatter):
         return escaped(super().formatMessage(record) + (f" request={id}" if id is not None else ""))
 
     def format(self, record: logging.LogRecord) -> str:
-        first, *others = super().format(record).split("\n")
+        first, *others = without_keys(super().format(record)).split("\n")
         return "\n".join([first, *(f"{_INDENT}{escaped(line)}" for line in others)])
 
 
