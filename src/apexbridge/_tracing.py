@@ -83,13 +83,13 @@ class NoTracer:
         kind: SpanKind = "internal",
         headers: Mapping[str, str] | None = None,
     ) -> Span:
-        return _NO_SPAN
+        return NO_SPAN
 
     def headers(self) -> Mapping[str, str]:
         return _NO_HEADERS
 
 
-_NO_SPAN = _NoSpan()
+NO_SPAN = _NoSpan()
 _NOTHING: AbstractContextManager[object] = nullcontext()
 _NO_HEADERS: Mapping[str, str] = {}
 NO_TRACER = NoTracer()

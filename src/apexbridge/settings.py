@@ -105,7 +105,6 @@ class Settings(BaseSettings):
     )
     otlp_endpoint: str | None = Field(
         default=None,
-        pattern=r"^https?://",
         description="Address of a collector that gets traces by OTLP over HTTP, without `/v1/traces`.",
     )
     access_log: bool = Field(default=True, description="Whether `apex serve` logs every request.")
@@ -260,6 +259,13 @@ class Settings(BaseSettings):
     usage_memory_shared: bool = Field(
         default=False, description="Whether requests of one API key may help requests of another."
     )
+
+    @field_validator("otlp_endpoint")
+    @classmethod
+    def _with_scheme(cls, value: str | None) -> str | None:
+        if value is not None and not value.startswith(("http://", "https://")):
+            raise ValueError("an address begins with http:// or https://, such as http://127.0.0.1:4318")
+        return value
 
     @field_validator("log_level", mode="before")
     @classmethod

@@ -78,9 +78,9 @@ def test_panels_have_places_of_their_own() -> None:
     panels = json.loads(DASHBOARD.read_text())["panels"]
     taken = [
         (x, y)
-        for place in (panel["gridPos"] for panel in panels)
-        for x in range(place["x"], place["x"] + place["w"])
-        for y in range(place["y"], place["y"] + place["h"])
+        for area in (panel["gridPos"] for panel in panels)
+        for x in range(area["x"], area["x"] + area["w"])
+        for y in range(area["y"], area["y"] + area["h"])
     ]
     assert len(taken) == len(set(taken))
     assert max(x for x, _ in taken) < 24

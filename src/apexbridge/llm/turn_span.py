@@ -3,11 +3,13 @@
 from typing import Any
 from urllib.parse import urlsplit
 
-from apexbridge._tracing import MAX_CHARACTERS, Span, Tracer
+from apexbridge._tracing import MAX_CHARACTERS, NO_SPAN, NO_TRACER, Span, Tracer
 from apexbridge.llm.config import Upstream
 
 
 def start_turn(tracer: Tracer, upstream: Upstream, model: str, *, is_stream: bool) -> Span:
+    if tracer is NO_TRACER:
+        return NO_SPAN
     host, port = _server_of(upstream)
     attributes = {
         "gen_ai.operation.name": "chat",
@@ -22,6 +24,8 @@ def start_turn(tracer: Tracer, upstream: Upstream, model: str, *, is_stream: boo
 
 def end_turn(span: Span, *, model: Any, finish_reason: Any, usage: Any) -> None:
     """Add what the model server reported, whose shape is untrusted."""
+    if span is NO_SPAN:
+        return
     counts = usage if isinstance(usage, dict) else {}
     finish = finish_reason[:MAX_CHARACTERS] if isinstance(finish_reason, str) else None
     span.add(
