@@ -9,7 +9,7 @@ from contextlib import suppress
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Literal
 
-from apexbridge._tasks import in_thread, wait_up_to
+from apexbridge._tasks import in_thread, start_shared, wait_up_to
 from apexbridge._text import escaped
 from apexbridge._time import now_ms
 from apexbridge.errors import ToolError, ToolExecutionError
@@ -87,7 +87,7 @@ class McpServer:
     def start(self) -> None:
         if self._task is None:
             self._set_state("connecting")
-            self._task = asyncio.get_running_loop().create_task(self._run())
+            self._task = start_shared(self._run())
 
     async def stop(self) -> None:
         task, self._task = self._task, None
