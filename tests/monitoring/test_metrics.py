@@ -2,13 +2,15 @@
 
 import logging
 import re
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from apexbridge.agent.records.recorder import ChatEnd
 from apexbridge.llm.upstream_errors import UpstreamError
-from apexbridge.monitoring.metrics import Metrics
+from apexbridge.monitoring.metrics import STATUSES, Metrics
 from apexbridge.retrieval.embedders.embedder import Embedder
 from apexbridge.surfaces.cli.terminal_text import LOG_FORMAT, SafeFormatter
 from tests.chat.live import Live, live
@@ -18,6 +20,15 @@ from tests.waiting import wait_until
 
 EARLIER = ("apex_skills", "apex_skill_problems", "apex_skill_calls", "apex_runs_running", "apex_runs_waiting")
 HOSTILE = 10_000
+UNKNOWN_CHAT = ChatEnd(
+    upstream="main",
+    model="",
+    outcome="answered",
+    error=None,
+    turns_ms=[5],
+    prompt_tokens=1,
+    completion_tokens=1,
+)
 
 
 # --------------------------------------------------------------------------------------------------------- requests
@@ -91,10 +102,10 @@ def test_errors_of_upstreams_have_few_kinds(error: UpstreamError, kind: str) -> 
 def test_chats_without_records_are_counted(embedder: Embedder, tmp_path: Path) -> None:
     with live(tmp_path / "data", None, embedder, chat_records="off") as opened:
         opened.ask("apex-offline", "hello")
-        wait_until(lambda: 'apex_chat_requests_total{model="apex-offline",outcome="answered"} 1.0' in metrics(opened))
+        wait_until(lambda: 'apex_chat_requests_total{model="apex-offline",outcome="answered"} 1.0' in page_of(opened))
 
 
-def metrics(opened: Live) -> str:
+def page_of(opened: Live) -> str:
     return opened.http.get("/metrics").text
 
 
@@ -117,7 +128,7 @@ def test_a_search_without_the_model_is_degraded_and_the_index_is_behind(tmp_path
     with live(tmp_path / "data", None, **settings) as opened:
         opened.install("speak", description="Speaks a text aloud.")
         opened.http.post("/api/skills/search", json={"query": "speak a text aloud"}).raise_for_status()
-        page = metrics(opened)
+        page = page_of(opened)
     assert 'apex_searches_total{outcome="degraded"} 1.0' in page
     assert "apex_index_documents 1.0" in page
     assert "apex_index_documents_without_vector 1.0" in page
@@ -188,7 +199,7 @@ def test_bridges_of_one_process_count_apart() -> None:
 # ------------------------------------------------------------------------------------------------------------ bounds
 def test_unknown_paths_methods_models_and_tools_add_no_series(served: MetricsServer) -> None:
     http = served.live.http
-    app = served.live.bridge
+    metrics = served.live.bridge.metrics
 
     def hostile(number: int) -> None:
         http.request("PROPFIND", f"/{number}")
@@ -203,11 +214,13 @@ def test_unknown_paths_methods_models_and_tools_add_no_series(served: MetricsSer
     for number in range(1, 20):
         hostile(number)
     for number in range(HOSTILE):  # the same, without the cost of a request
-        app.metrics.request_ended(None, f"M{number}", number, 0.01)
+        metrics.request_ended(None, f"M{number}", number, 0.01)
+        metrics.chat_ended(replace(UNKNOWN_CHAT, model=f"m{number}"))
+        metrics.tool_called(None, success=False, duration_ms=number)
     served.answer()
     added = {(name, labels) for name, labels in set(served.series()) - before if name.endswith("_total")}
     statuses = {dict(labels).get("status") for _, labels in added}
-    assert len(added) < 70, added  # one for each status of HTTP
+    assert len(added) < len(STATUSES) + 20, added
     assert not [status for status in statuses if status and not re.fullmatch(r"\d{3}|other", status)]
 
 
