@@ -183,6 +183,16 @@ def test_an_id_with_a_space_is_not_one() -> None:
     assert request_id(scope).startswith("req_")
 
 
+def test_commands_log_no_id_of_a_request(log: tuple[logging.Logger, io.StringIO]) -> None:
+    logger, stream = log
+    token = REQUEST_ID.set("r-1")
+    try:
+        logger.error("it failed")
+    finally:
+        REQUEST_ID.reset(token)
+    assert lines_of(stream) == ["ERROR here: it failed"]
+
+
 @pytest.mark.anyio
 async def test_shared_work_does_not_have_the_id_of_the_request_that_starts_it() -> None:
     async def id_of_request() -> str | None:

@@ -66,7 +66,7 @@ class SafeFormatter(logging.Formatter):
         return _moment(record)
 
     def formatMessage(self, record: logging.LogRecord) -> str:
-        id = REQUEST_ID.get()
+        id = REQUEST_ID.get() if self.usesTime() else None  # a command of a person has no use for it
         return escaped(super().formatMessage(record) + (f" request={id}" if id is not None else ""))
 
     def format(self, record: logging.LogRecord) -> str:
