@@ -233,6 +233,9 @@ def test_a_failed_start_is_a_line_of_a_json_log(data_dir: Path) -> None:
     assert result.returncode == 1
     (line,) = result.stderr.splitlines()
     assert json.loads(line)["code"] == "ADDRESS_IN_USE"
+    command = [*APEX, "serve", "--host", "0.0.0.0", "--data-dir", str(data_dir / "new"), "--log-format", "json"]
+    result = subprocess.run(command, capture_output=True, text=True, env=environment(), check=False)
+    assert json.loads(result.stderr)["code"] == "FORBIDDEN"
 
 
 def test_warnings_and_uncaught_errors_are_lines_of_the_log() -> None:

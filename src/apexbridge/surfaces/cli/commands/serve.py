@@ -72,11 +72,11 @@ def serve(
         log_level=log_level.value if log_level else None,
     )
     log_as_server(settings.log_format, settings.log_level, has_access_log=settings.access_log)
-    may_have_keys = (settings.data_dir / DATABASE_FILE).exists()
-    check_host(settings.host, required=settings.api_keys_required, has_keys=may_have_keys)
-    interrupts.leave_to_python()  # the runner, and then the server, handle SIGINT
     with ExitStack() as stack:
         stack.enter_context(_logged_error(settings, json=json))
+        may_have_keys = (settings.data_dir / DATABASE_FILE).exists()
+        check_host(settings.host, required=settings.api_keys_required, has_keys=may_have_keys)
+        interrupts.leave_to_python()  # the runner, and then the server, handle SIGINT
         stack.enter_context(python_messages_in_log())
         runner = stack.enter_context(asyncio.Runner(loop_factory=uvloop.new_event_loop))
         runner.run(_serve(Session(json=json), settings, examples))
