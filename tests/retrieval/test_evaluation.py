@@ -8,7 +8,7 @@ from apexbridge.retrieval.evaluation import Corpus, Question
 from tests.retrieval.conftest import LIBRARY, Searching
 
 
-def test_ids_that_are_names_of_other_skills_are_told_apart(embedder: Embedder) -> None:
+def test_an_id_may_be_the_name_of_another_skill(embedder: Embedder) -> None:
     texts = {"merge": "Merges PDF files", "b": "Bakes bread", "c": "Forecasts the weather", "d": "Commits code"}
     names = {"merge": "b", "b": "merge", "c": "merge", "d": "c"}
     entries = [(id, Document(name=names[id], description=text)) for id, text in texts.items()]

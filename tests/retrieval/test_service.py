@@ -707,7 +707,8 @@ async def test_many_searches_of_one_caller_do_not_delay_those_of_another(
     rank = service._rank
 
     def blocked_rank(*values: Any) -> Any:
-        started.append(values[-1])
+        *_, caller, _ = values
+        started.append(caller)
         release.wait(60)
         return rank(*values)
 

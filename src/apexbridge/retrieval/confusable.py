@@ -251,7 +251,7 @@ class _Meaning:
 
         def similarity(weighting: "_Weighting") -> Floats:
             vectors = weighting.combined(matrices)
-            own = np.stack([vectors[place[1:]] @ vectors[place[0]] for place in places])
+            own = np.stack([vectors[others] @ vectors[row] for row, *others in places])
             return (own - np.float32(weighting.offset)).astype(np.float32)
 
         found = similarity(self._every)
@@ -344,11 +344,11 @@ class _Nearest:
         changed = np.flatnonzero(counts)
         count = known.shape[1]
         line = np.repeat(np.arange(len(changed)), counts[changed])
-        place = count + np.arange(len(own)) - np.repeat(np.cumsum(counts[changed]) - counts[changed], counts[changed])
+        column = count + np.arange(len(own)) - np.repeat(np.cumsum(counts[changed]) - counts[changed], counts[changed])
         similarity = np.full((len(changed), count + counts.max()), -np.inf, np.float32)
         found = np.zeros(similarity.shape, np.int32)
         similarity[:, :count], found[:, :count] = known[changed], self.rows[rows][changed]
-        similarity[line, place], found[line, place] = block[own, other], columns.start + other
+        similarity[line, column], found[line, column] = block[own, other], columns.start + other
         best = np.argpartition(similarity, -count, axis=1)[:, -count:]
         self.similarity[rows.start + changed] = np.take_along_axis(similarity, best, axis=1)
         self.rows[rows.start + changed] = np.take_along_axis(found, best, axis=1)

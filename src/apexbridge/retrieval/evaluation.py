@@ -153,7 +153,7 @@ class Corpus:
             self._ids.append(id)
 
     def search(self, question: Question) -> list[str]:
-        """The ids of the best skills, best first, whatever their confidence."""
+        """The ids of the best skills, best first, without a threshold."""
         return self._ids_of(self._best(question))
 
     def search_and_show(self, question: Question, threshold: float) -> tuple[list[str], list[str]]:
