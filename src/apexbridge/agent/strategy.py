@@ -51,6 +51,7 @@ class ReActStrategy:
         teach: RecordUsage | None = None,
         recorder: Recorder | None = None,
         files: ConversationFiles | None = None,
+        suspended: SuspendedTurns | None = None,
         may_run_code: Callable[[str], bool] = lambda caller: True,
     ) -> None:
         self.settings = settings
@@ -63,7 +64,7 @@ class ReActStrategy:
             approver=approver,
             own_tools=ServerTools(registry, may_run_code),
             modes=ModeMemory(),
-            suspended=SuspendedTurns(),
+            suspended=suspended or SuspendedTurns(),
             feedback=UsageFeedback(teach),
             files=files,
         )

@@ -15,9 +15,10 @@ from mcp.shared.exceptions import MCPError
 from mcp_types import INTERNAL_ERROR
 
 import apexbridge
+from apexbridge._usage import ResourceUsage
 from apexbridge.bridge import Bridge
 from apexbridge.surfaces.mcp.calls import Context, McpTool, caller_in
-from apexbridge.surfaces.mcp.changes import ChangeNotices, OpenSessions
+from apexbridge.surfaces.mcp.changes import MAX_KEY_SESSIONS, ChangeNotices, OpenSessions
 from apexbridge.surfaces.mcp.identity import INSTRUCTIONS, NAME, TITLE, TTL_MS
 from apexbridge.surfaces.mcp.prompts import FixedPrompt, PromptCatalog
 from apexbridge.surfaces.mcp.resources import FixedResource, ResourceCatalog
@@ -110,6 +111,24 @@ class McpServer:
             self._listeners[caller] -= 1
             if not self._listeners[caller]:
                 del self._listeners[caller]
+
+    def usage(self, caller: str, *, max_sessions: int) -> Sequence[ResourceUsage]:
+        return (
+            ResourceUsage(
+                resource="mcp-sessions",
+                used=self.sessions.count(caller),
+                limit=MAX_KEY_SESSIONS if caller else max_sessions,
+                total=self.sessions.total,
+                total_limit=max_sessions,
+            ),
+            ResourceUsage(
+                resource="mcp-subscriptions",
+                used=self._listeners[caller],
+                limit=MAX_KEY_LISTENERS if caller else MAX_LISTENERS,
+                total=self._listeners.total(),
+                total_limit=MAX_LISTENERS,
+            ),
+        )
 
     def end_streams(self) -> None:
         """End all subscriptions."""
