@@ -103,7 +103,8 @@ class AccessGuard:
                 is_export=_is_export(scope),
             ) as counted:
                 if needed is not None and is_act(scope["method"], needed):
-                    await self._trail.follow(self._app, scope, counted, send)
+                    is_administrative = needed == "admin"
+                    await self._trail.follow(self._app, scope, counted, send, is_administrative=is_administrative)
                 else:
                     await self._app(scope, counted, send)
         except ApexBridgeError as error:  # raised by the checks and the trail only: the app handles its own errors
