@@ -82,10 +82,10 @@ class BoundedRows:
         if usages is None:
             return
         for _, caller, size in rows:
-            for usage in (usages.all, usages.of_callers[caller]):
+            for usage in (usages.all, usages.of_callers.setdefault(caller, _Usage())):
                 usage.rows -= 1
                 usage.bytes -= size
-            if not usages.of_callers[caller].rows:
+            if usages.of_callers[caller].rows <= 0:
                 del usages.of_callers[caller]
 
     async def usage(self, database: Database, caller: str, *, rows: str, bytes: str) -> Sequence[ResourceUsage]:
@@ -124,9 +124,8 @@ class BoundedRows:
     ) -> bool:
         """Delete a caller's oldest rows, at least so many and of this size."""
         found: list[Row] = []
-        own = usages.of_callers[caller].rows
         query = f"SELECT rowid, caller, bytes FROM {self._table} WHERE caller = ? ORDER BY {self._order} LIMIT ?"  # noqa: S608
-        for row in connection.execute(query, (caller, own - keeps_newest)):
+        for row in connection.execute(query, (caller, usages.of_callers[caller].rows - keeps_newest)):
             if rows <= 0 and size <= 0:
                 break
             found.append(row)

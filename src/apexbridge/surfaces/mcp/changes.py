@@ -16,6 +16,7 @@ from mcp.shared.exceptions import MCPError
 from mcp_types import INVALID_PARAMS
 
 from apexbridge._fair_queue import decrease
+from apexbridge._usage import ResourceUsage
 from apexbridge.errors import RequestError
 from apexbridge.skills import SKILL_FILE
 from apexbridge.surfaces.mcp.calls import Context, caller_in
@@ -91,9 +92,14 @@ class OpenSessions:
         """The sessions of a caller, those that are being opened included."""
         return self._opening[caller] + sum(session.caller == caller for session in self._sessions.values())
 
-    @property
-    def total(self) -> int:
-        return self._opening.total() + len(self._sessions)
+    def usage(self, caller: str, *, max_sessions: int) -> ResourceUsage:
+        return ResourceUsage(
+            resource="mcp-sessions",
+            used=self.count(caller),
+            limit=MAX_KEY_SESSIONS if caller else max_sessions,
+            total=self._opening.total() + len(self._sessions),
+            total_limit=max_sessions,
+        )
 
     def all(self) -> list[_Session]:
         return list(self._sessions.values())

@@ -18,7 +18,7 @@ import apexbridge
 from apexbridge._usage import ResourceUsage
 from apexbridge.bridge import Bridge
 from apexbridge.surfaces.mcp.calls import Context, McpTool, caller_in
-from apexbridge.surfaces.mcp.changes import MAX_KEY_SESSIONS, ChangeNotices, OpenSessions
+from apexbridge.surfaces.mcp.changes import ChangeNotices, OpenSessions
 from apexbridge.surfaces.mcp.identity import INSTRUCTIONS, NAME, TITLE, TTL_MS
 from apexbridge.surfaces.mcp.prompts import FixedPrompt, PromptCatalog
 from apexbridge.surfaces.mcp.resources import FixedResource, ResourceCatalog
@@ -114,13 +114,7 @@ class McpServer:
 
     def usage(self, caller: str, *, max_sessions: int) -> Sequence[ResourceUsage]:
         return (
-            ResourceUsage(
-                resource="mcp-sessions",
-                used=self.sessions.count(caller),
-                limit=MAX_KEY_SESSIONS if caller else max_sessions,
-                total=self.sessions.total,
-                total_limit=max_sessions,
-            ),
+            self.sessions.usage(caller, max_sessions=max_sessions),
             ResourceUsage(
                 resource="mcp-subscriptions",
                 used=self._listeners[caller],

@@ -74,7 +74,7 @@ def show_key(
         return
     console = session.console
     console.say(f"{found['id']} ({found['name']}) may: {', '.join(found['scopes'])}")
-    console.say(f"created {found['createdAt']}, last used {found['lastUsedAt'] or 'never'}, ends {_end(found)}")
+    console.say(f"created {found['createdAt']}, last used {found['lastUsedAt'] or 'never'}, {_end(found)}")
     rows = [
         (
             row["resource"],
