@@ -612,8 +612,11 @@ class ToolRetrievalService:
                 return await loop.run_in_executor(self._threads, work)
 
     async def usage(self, caller: str) -> Sequence[ResourceUsage]:
-        with self._index.memory.locked():
-            own, total = self._index.usage.count_of(caller), len(self._index.usage)
+        def counts() -> tuple[int, int]:
+            with self._index.memory.locked():  # not on the event loop: a search may hold the lock
+                return self._index.usage.count_of(caller), len(self._index.usage)
+
+        own, total = await asyncio.to_thread(counts)
         return (
             ResourceUsage(
                 resource="searches",

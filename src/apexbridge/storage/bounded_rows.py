@@ -122,7 +122,7 @@ class BoundedRows:
         size: int,
         keeps_newest: bool,
     ) -> bool:
-        """Delete a caller's oldest rows, at least so many and of this size."""
+        """Delete a caller's oldest rows: at least this number and these bytes."""
         found: list[Row] = []
         query = f"SELECT rowid, caller, bytes FROM {self._table} WHERE caller = ? ORDER BY {self._order} LIMIT ?"  # noqa: S608
         for row in connection.execute(query, (caller, usages.of_callers[caller].rows - keeps_newest)):
