@@ -15,15 +15,16 @@ from scripts.build_console import SOURCE, BuildError, find_node, install_package
 from apexbridge.bridge import Bridge
 from apexbridge.settings import Settings
 from apexbridge.surfaces.http.app import create_app
+from apexbridge.surfaces.http.middleware.auth import Access
 
 TYPES = SOURCE / "src/api/schema.d.ts"
 GENERATE_SECONDS = 120
 
 
-async def document(data_dir: Path) -> bytes:
+async def document(data_dir: Path, *, keys_required: bool = False) -> bytes:
     """The OpenAPI document of a server with the default settings."""
     async with Bridge.open(Settings(data_dir=data_dir), watch=False, indexing="on-demand") as bridge:
-        return json.dumps(create_app(bridge).openapi()).encode()
+        return json.dumps(create_app(bridge, Access(keys_required=keys_required)).openapi()).encode()
 
 
 def main() -> int:

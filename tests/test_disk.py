@@ -116,7 +116,7 @@ def test_the_reserve_is_256_mb() -> None:
 
 
 def test_a_quota_counts_used_and_claimed_bytes(tmp_path: Path) -> None:
-    disk = Disk(tmp_path, quota_bytes=10 * BLOCK_BYTES, measure=lambda _: 4 * BLOCK_BYTES)
+    disk = Disk(tmp_path, quota_of=lambda _: 10 * BLOCK_BYTES, measure=lambda _: 4 * BLOCK_BYTES)
     with disk.claim("one") as claim:
         claim.take(5 * BLOCK_BYTES)
         with pytest.raises(ServerError) as caught, disk.claim("one") as second:
@@ -368,7 +368,7 @@ def test_usage_of_a_refused_caller_is_measured_again_after_some_time(
 ) -> None:
     """Files that the operator removed by hand no longer count."""
     sizes = [10 * BLOCK_BYTES, 2 * BLOCK_BYTES]
-    disk = Disk(tmp_path, quota_bytes=10 * BLOCK_BYTES, measure=lambda _: sizes.pop(0))
+    disk = Disk(tmp_path, quota_of=lambda _: 10 * BLOCK_BYTES, measure=lambda _: sizes.pop(0))
     with pytest.raises(ServerError), disk.claim("one") as claim:
         claim.take(BLOCK_BYTES)
     with pytest.raises(ServerError):

@@ -1,8 +1,8 @@
 """A fair queue: a limited number of jobs runs at a time; the others wait, and callers take turns."""
 
 import asyncio
-from collections import Counter, OrderedDict, deque
-from collections.abc import AsyncIterator
+from collections import Counter, deque
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 
 SHARE = 2
@@ -12,11 +12,17 @@ SHARE = 2
 class Turns:
     """Callers take turns; the jobs of one caller are first in, first out."""
 
-    def __init__(self, limit: int) -> None:
+    def __init__(self, limit: int, *, limit_of: Callable[[str], int | None] = lambda caller: None) -> None:
+        """`limit_of` returns how many jobs of one caller may run at a time; None for any number."""
         self.limit = limit
+        self._limit_of = limit_of
         self._running: Counter[str] = Counter()
-        self._waiting: OrderedDict[str, deque[asyncio.Event]] = OrderedDict()
-        """By caller; the first caller is next."""
+        self._waiting: dict[str, deque[asyncio.Event]] = {}
+        """By caller, in the order in which they began to wait."""
+        self._last_turn: dict[str, int] = {}
+        """Number of each caller's last turn. Keys are few, so it is kept for good: a caller that comes back must not go
+        before one that has waited."""
+        self._turn_count = 0
 
     @property
     def running(self) -> int:
@@ -40,38 +46,46 @@ class Turns:
             yield
         finally:
             decrease(self._running, caller)
-            self._wake()
+            self.wake()
 
     async def _take(self, caller: str) -> None:
-        if self.running < self.limit and not self._waiting:
-            self._running[caller] += 1
-            return
         ticket = asyncio.Event()
         self._waiting.setdefault(caller, deque()).append(ticket)
+        self.wake()
         try:
-            await ticket.wait()
+            if not ticket.is_set():
+                await ticket.wait()
         except BaseException:
             if ticket.is_set():  # the turn came just as this task was cancelled: pass it on
                 decrease(self._running, caller)
-                self._wake()
+                self.wake()
             else:
                 self._leave(caller, ticket)
             raise
 
-    def _wake(self) -> None:
-        while self._waiting and self.running < self.limit:
-            caller = self._next()
+    def wake(self) -> None:
+        """Start the jobs that may run now; to be called when the limit of a caller has changed."""
+        while self.running < self.limit and (caller := self._next()) is not None:
             self._running[caller] += 1  # counted here, so that no later caller overtakes
+            self._turn_count += 1
+            self._last_turn[caller] = self._turn_count
             ticket = self._waiting[caller][0]
             self._leave(caller, ticket)
-            if caller in self._waiting:
-                self._waiting.move_to_end(caller)
             ticket.set()
 
-    def _next(self) -> str:
-        """The first caller that is below its share of the running jobs, or else the first caller."""
+    def _next(self) -> str | None:
+        """Of the callers that may run another job, first those below their share of the running jobs, the one whose
+        last turn is the longest ago."""
         share = max(1, self.limit // SHARE)
-        return next((caller for caller in self._waiting if self._running[caller] < share), next(iter(self._waiting)))
+        return min(
+            filter(self._may_run, self._waiting),
+            key=lambda caller: (self._running[caller] >= share, self._last_turn.get(caller, 0)),
+            default=None,
+        )
+
+    def _may_run(self, caller: str) -> bool:
+        limit = self._limit_of(caller)
+        return limit is None or self._running[caller] < limit
 
     def _leave(self, caller: str, ticket: asyncio.Event) -> None:
         self._waiting[caller].remove(ticket)

@@ -3,8 +3,9 @@
 import asyncio
 import logging
 import os
+import sqlite3
 import uuid
-from collections.abc import AsyncIterator, Collection, Coroutine, Iterable, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Collection, Coroutine, Iterable, Mapping, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 from pathlib import Path
 from typing import Literal
@@ -12,14 +13,16 @@ from typing import Literal
 import apexbridge
 from apexbridge._tasks import in_thread
 from apexbridge._tracing import NO_TRACER, Tracer
+from apexbridge._usage import ResourceUsage, UsageOf
 from apexbridge.agent.approver import Approver
 from apexbridge.agent.conversation_files import ConversationFiles
 from apexbridge.agent.offline import OFFLINE_MODEL
 from apexbridge.agent.records.chat_records import ChatRecords
 from apexbridge.agent.request import ChatRequest
 from apexbridge.agent.strategy import ReActStrategy
+from apexbridge.agent.suspended_turns import SuspendedTurns
 from apexbridge.disk import MB, Disk, size_on_disk
-from apexbridge.errors import ApexBridgeError
+from apexbridge.errors import ApexBridgeError, ServerError
 from apexbridge.mcp_client.sandboxed_process import process_starter
 from apexbridge.mcp_client.servers import McpServers
 from apexbridge.monitoring.disk_usage import DiskUsage
@@ -65,7 +68,7 @@ from apexbridge.storage.chat_store import ChatStore
 from apexbridge.storage.database import Database
 from apexbridge.storage.directory import DATABASE_FILE as DATABASE_FILE  # re-exported
 from apexbridge.storage.directory import keep_private, owned, storage_faults
-from apexbridge.storage.key_store import KeyStore
+from apexbridge.storage.key_store import ApiKey, KeyStore
 from apexbridge.storage.mcp_store import McpStore
 from apexbridge.storage.response_store import ResponseStore
 from apexbridge.storage.run_store import RunStore
@@ -148,12 +151,22 @@ class Bridge:
             reranker=choose_reranker(settings.retrieval, settings.data_dir),
         )
         self.embedding_models = EmbeddingModels(settings.data_dir, settings.retrieval, self.retrieval)
-        run_store = RunStore(database)
-        self.disk = _disk(settings, run_store)
+        self._run_store = run_store = RunStore(database)
+
+        def quota_of(caller: str) -> int:
+            own = self.keys.limits_of(caller).get("quota_mb")
+            return (settings.key_quota_mb if own is None else own) * MB
+
+        self.disk = _disk(settings, run_store, quota_of)
         layers = LayerStore(settings.data_dir / "layers")
         self.packages = Bundles(layers)
-        self.sandbox = Sandbox(settings.sandbox, disk=self.disk, bundles=self.packages)
-        self.keys = KeyStore(database, ballast=self.disk.ballast, changed=self._events.keys_changed)
+        self.sandbox = Sandbox(
+            settings.sandbox,
+            disk=self.disk,
+            bundles=self.packages,
+            max_runs_of=lambda caller: self.keys.limits_of(caller).get("max_runs"),
+        )
+        self.keys = KeyStore(database, ballast=self.disk.ballast, changed=self._keys_changed)
         self.audit = AuditLog(settings.data_dir / AUDIT_FILE, database, ballast=self.disk.ballast)
         self.workspaces = Workspaces(
             settings.data_dir / "workspaces",
@@ -164,7 +177,7 @@ class Bridge:
         )
         workspace = _workspace(settings, run_store, self.keys, self.disk)
         file_seconds = settings.workspace_days * SECONDS_PER_DAY
-        uploads = UploadStore(_uploads_folder(settings), disk=self.disk, file_seconds=file_seconds)
+        self._uploads = uploads = UploadStore(_uploads_folder(settings), disk=self.disk, file_seconds=file_seconds)
         self.runs = RunTracker(
             self.sandbox,
             store=run_store,
@@ -239,8 +252,9 @@ class Bridge:
         self.executor = SkillsSandboxExecutor(self.skills, self.sandbox)
         self.builtins = BuiltInExecutor(self.tools)
         self.conversations = Conversations()
+        self._chat_store = ChatStore(database)
         self.chats = ChatRecords(
-            ChatStore(database),
+            self._chat_store,
             has_texts=settings.chat_records == "full",
             retention_days=settings.chat_retention_days,
             key_name=self.keys.name_of,
@@ -251,7 +265,7 @@ class Bridge:
         self.insights = Insights(
             self._call_days,
             self._searches,
-            ChatStore(database),
+            self._chat_store,
             installed=catalog.live_names,
             records_searches=settings.record_searches,
         )
@@ -261,6 +275,7 @@ class Bridge:
             retention_days=settings.response_retention_days if has_records else 0,
             is_disk_short=lambda: self.disk.is_short,
         )
+        self._suspended = SuspendedTurns()
         self.chat = ReActStrategy(
             self.tools,
             settings.chat,
@@ -272,6 +287,7 @@ class Bridge:
             files=ConversationFiles(
                 self.workspaces, lambda id, caller: uploads.open(id, owner=self.keys.reach(caller))
             ),
+            suspended=self._suspended,
             may_run_code=lambda caller: self.keys.allows(caller, "run"),
         )
         self.is_indexed = False
@@ -381,6 +397,41 @@ class Bridge:
                 work += [watch_skills(self.skills), *(one.keep_tidy() for one in tidy)]
             await stack.enter_async_context(_background(work))
             yield
+
+    async def usage(self, caller: str) -> Sequence[ResourceUsage]:
+        """What a caller holds of the resources that keys share; `create_app` adds those of the HTTP server."""
+        disk = await in_thread(self.disk.usage, caller)
+        queue = self.sandbox.queue.usage(caller)
+        sources: tuple[UsageOf, ...] = (
+            self.workspaces.usage,
+            self._uploads.usage,
+            self._run_store.usage,
+            self.approvals.usage,
+            self._suspended.usage,
+            self.responses.usage,
+            self._chat_store.usage,
+            self.retrieval.usage,
+            self.events.feed.usage,
+        )
+        return [disk, *queue, *[one for usage in sources for one in await usage(caller)]]
+
+    async def revoke_key(self, identity: str) -> ApiKey:
+        """Revoke a key, and drop what waits for its requests: suspended turns and approvals.
+
+        Raises the errors of `KeyStore.revoke`.
+        """
+        try:
+            return await self.keys.revoke(identity)
+        finally:
+            self._suspended.forget_caller(identity)
+            try:
+                await self.approvals.withdraw(identity)
+            except (sqlite3.Error, ServerError):  # they expire within minutes, and no key can use them
+                logger.warning("the approvals of the API key %s could not be deleted", identity, exc_info=True)
+
+    def _keys_changed(self) -> None:
+        self.sandbox.queue.limits_changed()
+        self._events.keys_changed()
 
     def _count(self, tool: str, success: bool, duration_ms: int) -> None:
         """Count a call. `RunTracker` records the runs of skills."""
@@ -510,7 +561,7 @@ def _uploads_folder(settings: Settings) -> Path:
     return settings.data_dir / "uploads"
 
 
-def _disk(settings: Settings, store: RunStore) -> Disk:
+def _disk(settings: Settings, store: RunStore, quota_of: Callable[[str], int]) -> Disk:
     """Disk accounting for what callers write: their workspace, their runs and their uploads."""
 
     def measure(caller: str) -> int:
@@ -521,7 +572,7 @@ def _disk(settings: Settings, store: RunStore) -> Disk:
             size += sum(size_on_disk(folder / name) for name in _names_in(folder) if name in own)
         return size
 
-    return Disk(settings.data_dir, quota_bytes=settings.key_quota_mb * MB, measure=measure)
+    return Disk(settings.data_dir, quota_of=quota_of, measure=measure)
 
 
 def _names_in(folder: Path) -> list[str]:

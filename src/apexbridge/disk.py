@@ -14,6 +14,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import TypeVar
 
+from apexbridge._usage import ResourceUsage
 from apexbridge.errors import ServerError
 
 MB = 1024 * 1024
@@ -33,11 +34,18 @@ T = TypeVar("T")
 class Disk:
     """Counts what callers write. Thread-safe."""
 
-    def __init__(self, folder: Path, *, quota_bytes: int = 0, measure: Callable[[str], int] = lambda _: 0) -> None:
-        """`folder` is the data directory; 0 disables the quota; `measure` returns the bytes of a caller on disk."""
+    def __init__(
+        self,
+        folder: Path,
+        *,
+        quota_of: Callable[[str], int] = lambda _: 0,
+        measure: Callable[[str], int] = lambda _: 0,
+    ) -> None:
+        """`folder` is the data directory; `quota_of` returns the bytes that a key may use, 0 for any number; `measure`
+        returns the bytes of a key on disk."""
         self.ballast = Ballast(folder / ".ballast")
         self._folder = folder
-        self._quota = quota_bytes
+        self._quota_of = quota_of
         self._measure = measure
         self._used: Counter[str] = Counter()
         self._measured: dict[str, float] = {}
@@ -58,14 +66,14 @@ class Disk:
 
     def is_measured(self, caller: str) -> bool:
         """Whether a caller's usage is known, so that no files have to be scanned."""
-        if not self._is_counted(caller):
+        if not caller:
             return True
         if caller in self._refused and not self._open[caller]:  # a scan would miscount open claims
             return time.monotonic() - self._measured[caller] <= MEASURE_AGAIN_SECONDS
         return caller in self._measured
 
     def used_by(self, caller: str) -> int:
-        """Bytes that a key uses on the disk, including claims; 0 without a quota."""
+        """Bytes that a key uses on the disk, including claims; 0 for callers without a key."""
         if not self.is_measured(caller):
             with self._measuring:
                 if not self.is_measured(caller):
@@ -90,10 +98,15 @@ class Disk:
             with self._lock:
                 self._open[caller] -= 1
 
+    def usage(self, caller: str) -> ResourceUsage:
+        limit = self._quota_of(caller) if caller else 0
+        return ResourceUsage(resource="disk", used=self.used_by(caller), limit=limit or None, unit="bytes")
+
     def check(self, caller: str) -> None:
         """Raise STORAGE_FULL if the caller's quota is used up."""
-        if self._is_counted(caller) and self.used_by(caller) >= self._quota:
-            raise self._over_quota(caller)
+        used, quota = self.used_by(caller), self._quota_of(caller) if caller else 0
+        if quota and used >= quota:
+            raise self._over_quota(caller, quota)
 
     def add(self, caller: str, size: int) -> None:
         """Count bytes that a caller wrote under a claim that has ended."""
@@ -107,20 +120,16 @@ class Disk:
     def _count(self, caller: str, *, pending: int, used: int) -> None:
         with self._lock:
             self._pending += pending
-            if self._is_counted(caller):
+            if caller:
                 self._used[caller] = max(0, self._used[caller] + used)
 
-    def _is_counted(self, caller: str) -> bool:
-        """Callers without a key have no quota: they own the server, or are on its machine and may administer it."""
-        return bool(caller and self._quota)
-
-    def _over_quota(self, caller: str) -> ServerError:
+    def _over_quota(self, caller: str, quota: int) -> ServerError:
         self._refused.add(caller)
         return ServerError(
-            f"The API key {caller} has {-(-self._used[caller] // MB)} MB of at most {self._quota // MB} MB on the "
+            f"The API key {caller} has {-(-self._used[caller] // MB)} MB of at most {quota // MB} MB on the "
             "server's disk. Nothing was written. Delete runs that are no longer needed (DELETE /api/executions/ID) or "
             "write an empty text to large files. The operator can remove files below workspace/keys/ and raise "
-            "APEX_KEY_QUOTA_MB. What was removed by hand counts after a minute.",
+            "the quota of the key (apex keys change). What was removed by hand counts after a minute.",
             code="STORAGE_FULL",
         )
 
@@ -153,10 +162,12 @@ class Claim:
                         "Nothing was written. Delete runs that are no longer needed, or free some space on the server.",
                         code="STORAGE_FULL",
                     )
-            if disk._is_counted(caller) and grows_by > 0:
-                granted = min(granted, max(0, disk._quota - disk._used[caller] + size - grows_by))
+            # Callers without a key have no quota: they own the server, or are on its machine and may administer it.
+            quota = disk._quota_of(caller) if caller else 0
+            if quota and grows_by > 0:
+                granted = min(granted, max(0, quota - disk._used[caller] + size - grows_by))
                 if granted < at_least:
-                    raise disk._over_quota(caller)
+                    raise disk._over_quota(caller, quota)
             disk._count(caller, pending=granted, used=granted)
         self._pending += granted
         self._unkept += granted

@@ -1,5 +1,6 @@
 """Units of the chat loop: usage, limits, the prompt, arguments, and suspended turns."""
 
+import asyncio
 from typing import Any
 
 import pytest
@@ -168,6 +169,36 @@ def test_the_number_of_suspended_turns_is_limited(monkeypatch: pytest.MonkeyPatc
     for one in calls:
         turns.keep("", {**BOTH, "tool_calls": [OURS, one]}, [RESULT], [one])
     assert [len(restored(turns, next_request(one))) for one in calls] == [3, 3, 4, 4]
+
+
+def test_many_callers_at_their_limit_do_not_push_out_a_single_turn_of_another(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(suspended_turns, "MAX_TURNS", 10)
+    monkeypatch.setattr(suspended_turns, "MAX_TURNS_OF_A_CALLER", 5)
+    turns = SuspendedTurns()
+    turns.keep("quiet", BOTH, [RESULT], [THEIRS])
+    for number in range(100):
+        one = call("f", {}, f"c{number}")
+        turns.keep(f"loud{number % 3}", {**BOTH, "tool_calls": [OURS, one]}, [RESULT], [one])
+    assert len(turns.restored("quiet", next_request(THEIRS))[0]) == 4
+    (count, size) = asyncio.run(turns.usage("loud0"))
+    assert (count.used, count.limit, count.total, count.total_limit) == (3, 5, 10, 10)
+    assert size.used > 0
+    turns.forget_caller("loud0")
+    assert [usage.used for usage in asyncio.run(turns.usage("loud0"))] == [0, 0]
+
+
+def test_results_of_approved_calls_count_towards_the_size_limit(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(suspended_turns, "MAX_BYTES_OF_A_CALLER", 10_000)
+    turns = SuspendedTurns()
+    question = Question(asked_as="theirs", call=OURS, approval="a")
+    for number in range(3):
+        one = call("f", {}, f"c{number}")
+        turns.keep("key", {**BOTH, "tool_calls": [OURS, one]}, [], [one], [question])
+        results = next(reversed(turns._turns.values())).approved_results
+        asked = Asked(question=question, answer="yes", index=0, results=results)
+        turns.add_result(asked, {"role": "tool", "content": "x" * 6_000})
+    (count, size) = asyncio.run(turns.usage("key"))
+    assert (count.used, size.used < 10_000) == (1, True)
 
 
 def test_replaced_turns_do_not_count_towards_the_size_limit(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -67,6 +67,7 @@ INHERITED = {
     "SkillDetail": "SkillSummary",
     "RunDetail": "RunSummary",
     "NewKey": "KeyView",
+    "KeyDetail": "KeyView",
     "ChatDetail": "ChatSummary",
     "ChatStatistics": "ModelTotals",
     "ApprovalDetail": "Approval",

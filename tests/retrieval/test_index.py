@@ -8,6 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from apexbridge.retrieval import usage
 from apexbridge.retrieval.documents import Document
 from apexbridge.retrieval.index.keyword_index import K1, KeywordIndex
 from apexbridge.retrieval.index.vector_index import VectorIndex
@@ -144,6 +145,16 @@ def test_usage_memory_is_bounded_and_keeps_the_newest() -> None:
     assert (len(memory), memory.pairs()[-1][0].key) == (MAX_PER_SKILL, keys[10])
     assert len(memory.forget(lambda pair: pair.skill == "a")) == MAX_PER_SKILL
     assert len(memory) == 0
+
+
+def test_many_requests_of_one_key_do_not_push_out_those_of_another(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(usage, "MAX_PAIRS", 5)
+    memory = UsageMemory((20,))
+    first, *vectors = np.eye(20, dtype=np.float32)
+    memory.teach("pdf", first, caller="quiet")
+    for number, vector in enumerate(vectors):
+        memory.teach(f"skill{number % 3}", vector, caller="loud")
+    assert (memory.count_of("quiet"), memory.count_of("loud"), len(memory)) == (1, 4, 5)
 
 
 def test_a_repeated_request_is_recognised_by_its_vector() -> None:

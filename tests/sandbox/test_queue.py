@@ -240,6 +240,18 @@ async def test_a_caller_with_running_jobs_yields_to_others() -> None:
     assert order == ["two", "one"]
 
 
+async def test_the_next_turn_is_of_the_caller_whose_last_turn_is_the_longest_ago() -> None:
+    slots = RunQueue(1, 100)
+    order: list[str] = []
+    with anyio.fail_after(SECONDS):
+        async with anyio.create_task_group() as group, slots.turn("loud"):
+            for number, name in enumerate(("loud", "loud", "quiet", "third", "quiet"), 1):
+                group.start_soon(wait_for, slots, name, order)
+                while slots.waiting < number:
+                    await anyio.lowlevel.checkpoint()
+    assert order == ["quiet", "third", "loud", "quiet", "loud"]
+
+
 async def test_one_caller_cannot_use_the_whole_capacity() -> None:
     slots = RunQueue(2, 8)
     for _ in range(5):
@@ -250,11 +262,57 @@ async def test_one_caller_cannot_use_the_whole_capacity() -> None:
     assert "API key one" in caught.value.message
     for _ in range(5):
         slots.reserve("two")
-    with pytest.raises(ServerError):
+    slots.reserve("three")  # one run of each caller can always wait
+    with pytest.raises(ServerError) as caught:
         slots.reserve("three")
+    assert caught.value.code == "QUEUE_FULL"
     slots = RunQueue(2, 8)
     for _ in range(10):  # a caller without a key may use the whole capacity
         slots.reserve()
+
+
+async def test_a_caller_with_a_limit_of_its_own_leaves_the_rest_to_others() -> None:
+    limits = {"one": 1}
+    slots = RunQueue(2, 100, limit_of=limits.get)
+    order: list[str] = []
+    hold = anyio.Event()
+
+    async def held(name: str) -> None:
+        async with slots.turn(name):
+            order.append(name)
+            await hold.wait()
+
+    with anyio.fail_after(SECONDS):
+        async with anyio.create_task_group() as group:
+            for name in ("one", "one", "two"):
+                group.start_soon(held, name)
+            await until(lambda: len(order) == 2)
+            assert (order, slots.running, slots.waiting) == (["one", "two"], 2, 1)
+            slots.limits_changed()
+            assert slots.running == 2
+            group.start_soon(held, "two")
+            limits["one"] = 2
+            hold.set()
+    assert sorted(order) == ["one", "one", "two", "two"]
+
+
+async def test_a_limit_that_is_raised_starts_a_waiting_run_at_once() -> None:
+    limits = {"one": 1}
+    slots = RunQueue(2, 100, limit_of=limits.get)
+    with anyio.fail_after(SECONDS):
+        async with anyio.create_task_group() as group, slots.turn("one"):
+            hold = anyio.Event()
+
+            async def second() -> None:
+                async with slots.turn("one"):
+                    await hold.wait()
+
+            group.start_soon(second)
+            await until(lambda: slots.waiting == 1)
+            limits["one"] = 2
+            slots.limits_changed()
+            assert (slots.running, slots.waiting) == (2, 0)
+            hold.set()
 
 
 async def test_a_cancelled_caller_does_not_change_the_turns_of_others() -> None:

@@ -618,7 +618,7 @@ async def test_a_download_counts_against_the_quota_of_the_caller(
 ) -> None:
     repository.commit_skill("pdf")
     async with workshop.open() as skills:
-        skills._disk._quota = 4096
+        skills._disk._quota_of = lambda caller: 4096
         error = await refusal(skills, f"{repository.url}#skills/pdf", caller="a-key")
         assert error.code == "STORAGE_FULL"
 

@@ -64,7 +64,7 @@ async def test_uploads_for_runs_are_not_files_of_the_files_api(store: UploadStor
 
 async def test_files_can_be_added_listed_and_deleted_at_once(tmp_path: Path) -> None:
     folder = tmp_path / "uploads"
-    disk = Disk(tmp_path, quota_bytes=1024 * MB)
+    disk = Disk(tmp_path, quota_of=lambda _: 1024 * MB)
     store = UploadStore(folder, disk=disk)
     failures: list[BaseException] = []
 
@@ -97,7 +97,7 @@ async def test_files_can_be_added_listed_and_deleted_at_once(tmp_path: Path) -> 
 
 
 async def test_a_file_that_two_delete_at_once_is_deleted_once(tmp_path: Path) -> None:
-    disk = Disk(tmp_path, quota_bytes=1024 * MB)
+    disk = Disk(tmp_path, quota_of=lambda _: 1024 * MB)
     store = UploadStore(tmp_path / "uploads", disk=disk)
     with source(tmp_path) as file:
         first = await store.add_file(file, "a", "user_data", caller="one")

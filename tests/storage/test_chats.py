@@ -19,6 +19,7 @@ from apexbridge.agent.records.content import MAX_RECORD_BYTES, bounded
 from apexbridge.agent.records.recorder import ChatRecorder
 from apexbridge.agent.request import read_request
 from apexbridge.errors import RequestError, ServerError
+from apexbridge.storage import chat_store
 from apexbridge.storage.chat_store import ChatRow, ChatStore
 from apexbridge.storage.database import Database
 from tests.waiting import until
@@ -275,8 +276,8 @@ async def test_records_are_written_later_if_the_disk_refuses(
 async def test_memory_is_bounded_and_dropped_records_are_counted(
     records: ChatRecords, database: Database, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(chat_records, "MAX_WAITING", 20)
-    monkeypatch.setattr(chat_records, "MAX_WAITING_BYTES", 15_000)
+    monkeypatch.setattr(chat_records, "MAX_WAITING", 40)
+    monkeypatch.setattr(chat_records, "MAX_WAITING_BYTES", 48_000)
     await database.write(refuse)
     for number in range(12):
         records.keep(replace(RECORD, id=f"long_{number}", answer="a" * 1_000 * (number % 3)))
@@ -284,8 +285,29 @@ async def test_memory_is_bounded_and_dropped_records_are_counted(
         records.keep(replace(RECORD, id=f"req_{number}"))
     assert (await records.list()).total == 0
     assert "92 chat requests were not recorded" in caplog.text
+    records.keep(replace(RECORD, id="other", caller="ffffffff"))  # half of the space is for other keys
     await database.write(allow)
-    assert (await records.list()).total == 20
+    assert (await records.list()).total == 21
+    records.keep(replace(RECORD, id="again"))
+    assert (await records.list()).total == 22
+
+
+async def test_the_oldest_records_of_a_key_beyond_its_limit_are_deleted(
+    records: ChatRecords, database: Database, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(chat_store, "MAX_CHATS_OF_A_KEY", 3)
+    monkeypatch.setattr(chat_store, "SPARE", 0)
+    records.keep(replace(RECORD, id="other", caller="ffffffff", started_at=NOW - 1))
+    for number in range(10):
+        records.keep(replace(RECORD, id=f"req_{number}", started_at=NOW + number))
+    assert [chat.id for chat in (await records.list()).chats] == ["req_9", "req_8", "req_7", "other"]
+    await records.delete("req_8")
+    store = ChatStore(database)  # as after a restart
+    rows, size = await store.usage(RECORD.caller)
+    assert (rows.used, rows.limit, rows.total) == (2, 3, 3)
+    assert size.used == 2 * RECORD.size
+    await store.add([replace(RECORD, id=f"new_{number}", started_at=NOW + 20 + number) for number in range(2)])
+    assert [chat.id for chat in (await records.list()).chats] == ["new_1", "new_0", "req_9", "other"]
 
 
 async def test_records_lost_at_shutdown_are_logged(database: Database, caplog: pytest.LogCaptureFixture) -> None:

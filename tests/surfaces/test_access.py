@@ -144,6 +144,7 @@ async def test_every_route_except_health_checks_has_a_scope(bridge: Bridge) -> N
     }
     assert {route for route in by_scope["admin"] if route.startswith("GET ")} == {
         "GET /api/keys",
+        "GET /api/keys/{id}",
         "GET /api/secrets",
         "GET /api/audit",
         "GET /api/audit/verify",

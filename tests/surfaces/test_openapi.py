@@ -19,7 +19,13 @@ from apexbridge.retrieval.matches import SearchAnswer
 from apexbridge.sandbox.models import ExecutionResult
 from apexbridge.surfaces.http.app import create_app
 from apexbridge.surfaces.http.middleware.auth import Access
-from apexbridge.surfaces.http.middleware.scopes import OPEN_PATHS, PUBLISHED, SESSION_PATH, required_scope
+from apexbridge.surfaces.http.middleware.scopes import (
+    OPEN_PATHS,
+    PUBLISHED,
+    SESSION_PATH,
+    is_enough_to_chat,
+    required_scope,
+)
 from apexbridge.surfaces.http.openapi import BridgeOptions
 from tests.making import skill_zip
 
@@ -122,8 +128,9 @@ async def test_every_route_documents_its_scope(bridge: Bridge, is_required: bool
         if path == SESSION_PATH:
             assert operation["security"] == [{"bearer": []}, {"apiKey": []}, {}]
             continue
-        scope = required_scope(method.upper(), path)
-        alternatives = [{"bearer": [scope]}, {"apiKey": [scope]}]
+        scopes = [required_scope(method.upper(), path)]
+        scopes += ["chat"] if is_enough_to_chat(method.upper(), path) else []
+        alternatives = [{scheme: [scope]} for scope in scopes for scheme in ("bearer", "apiKey")]
         assert operation["security"] == (alternatives if is_required else [*alternatives, {}]), path
 
 

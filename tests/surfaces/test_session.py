@@ -25,6 +25,7 @@ NOTHING: dict[str, Any] = {
     "modelConfigured": None,
     "features": None,
     "limits": None,
+    "usage": None,
 }
 
 
@@ -62,6 +63,7 @@ async def test_a_server_without_keys_admits_everyone(bridge: Bridge) -> None:
         "modelConfigured": False,
         "features": {"mcp": True, "approvals": True, "runCode": True, "recordInput": False},
         "limits": {"uploadBytes": 50 * 2**20, "archiveBytes": 50 * 2**20, "requestBytes": 8 * 2**20},
+        "usage": None,
     }
 
 

@@ -10,7 +10,7 @@ from urllib.parse import quote
 import httpx
 import pytest
 
-from apexbridge.storage.audit import AUDIT_FILE, exported
+from apexbridge.storage.audit import AUDIT_FILE, REFUSALS_A_MINUTE, exported
 from apexbridge.surfaces.http.middleware.limits import RateLimit
 from tests.making import skill_zip
 from tests.surfaces.conftest import Apex, Server, StartServer, servers
@@ -110,6 +110,16 @@ def test_refused_attempts_are_in_the_audit_log_with_their_key(keyed_server: Keye
         ("skills.uninstall", 401, ""),
         ("skills.uninstall", 403, ""),
     ]
+
+
+def test_a_key_that_may_run_cannot_fill_the_log_with_deletions_of_nothing(keyed_server: KeyedServer) -> None:
+    with keyed_server.client("run") as client:
+        for number in range(3 * REFUSALS_A_MINUTE):
+            assert client.delete(f"/api/executions/missing{number}").status_code == 404
+    keyed_server.request("POST", "/api/skills/reindex", "admin").raise_for_status()  # its row is written after theirs
+    rows = [line for line in keyed_server.log if line["target"].startswith("missing")]
+    assert 0 < len(rows) < 2 * REFUSALS_A_MINUTE
+    assert all((line["what"], line["outcome"]) == ("executions.remove", 404) for line in rows)
 
 
 def test_the_command_line_verifies_the_log_and_names_the_broken_row(apex: Apex, data_dir: Path) -> None:

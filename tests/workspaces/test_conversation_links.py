@@ -94,6 +94,25 @@ async def test_the_oldest_links_are_forgotten_in_memory_and_in_the_database(
         assert found(workspaces, "new") == "w"
 
 
+async def test_many_answers_of_one_key_do_not_push_out_those_of_another(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(module, "MAX_LINKS", 5)
+    async with opened(tmp_path) as (workspaces, database):
+        quiet, loud = workspaces.open("q", caller="quiet"), workspaces.open("l", caller="loud")
+        for workspace in (quiet, loud):
+            await workspace.change(lambda top: None)
+        await workspaces.link(digest("first"), quiet, caller="quiet")
+        for number in range(20):
+            await workspaces.link(digest(str(number)), loud, caller="loud")
+        assert workspaces.of_conversation(digest("first"), caller="quiet") is not None
+        assert await database.row("SELECT count(*) FROM workspace_links") == (5,)
+        monkeypatch.setattr(module, "MAX_LINKS_OF_A_KEY", 2)
+        await workspaces.link(digest("last"), loud, caller="loud")
+        (*_, answers) = await workspaces.usage("loud")
+        assert (answers.used, answers.total) == (2, 3)
+
+
 async def test_answers_without_files_need_no_rows(tmp_path: Path) -> None:
     async with opened(tmp_path) as (workspaces, database):
         for number in range(50):

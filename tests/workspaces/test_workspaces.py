@@ -278,15 +278,35 @@ async def test_a_deleted_workspace_does_not_come_back_with_the_end_of_a_run(tmp_
 
 
 async def test_the_quota_counts_folders(tmp_path: Path) -> None:
-    async with opened(tmp_path, max_files=3) as workspaces:
+    async with opened(tmp_path, max_files=5) as workspaces:
         await workspaces.open("w").change(lambda top: (top / "a/b").mkdir(parents=True))
         assert (workspaces.get("w").files, workspaces.get("w").folders) == (0, 2)
         await write(workspaces.open("other"), file="1")
         with pytest.raises(ServerError) as caught:
             await write(workspaces.open("other"), file="1", more="2")
         assert caught.value.code == "STORAGE_FULL"
-    async with opened(tmp_path, max_files=3) as workspaces:
+    async with opened(tmp_path, max_files=5) as workspaces:
         assert [(row.id, row.files, row.folders) for row in workspaces.list()] == [("other", 1, 0), ("w", 0, 2)]
+
+
+async def test_workspaces_without_files_count_as_folders(tmp_path: Path) -> None:
+    async with opened(tmp_path, max_files=3) as workspaces:
+        for number in range(3):
+            await workspaces.open(str(number), caller="k").add_skill("pdf")
+        for refused in (workspaces.open("3", caller="k").add_skill("pdf"), write(workspaces.open("3", caller="k"))):
+            with pytest.raises(ServerError) as caught:
+                await refused
+            assert caught.value.code == "STORAGE_FULL"
+        assert len(workspaces.list()) == 3
+        await workspaces.open("0", caller="k").add_skill("docx")
+        await workspaces.open("other", caller="o").add_skill("pdf")
+        await workspaces.delete("0")
+        await workspaces.open("3", caller="k").add_skill("pdf")
+    async with opened(tmp_path, max_files=3) as workspaces:
+        with pytest.raises(ServerError):
+            await workspaces.open("4", caller="k").add_skill("pdf")
+        (_, files, _) = await workspaces.usage("k")
+        assert (files.used, files.limit) == (3, 3)
 
 
 async def test_folders_without_files_are_kept(tmp_path: Path) -> None:

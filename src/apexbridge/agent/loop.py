@@ -281,7 +281,7 @@ class _Loop:
             self._note(_outcome_dict(outcome))
             self._outcomes.append(outcome)
             self._messages[asked.index + offset] = outcome.message
-            asked.results[asked.question.asked_as] = outcome.message
+            self._deps.suspended.add_result(asked, outcome.message)
         return list(self._outcomes)
 
     def _suspend(

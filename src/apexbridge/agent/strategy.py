@@ -54,6 +54,7 @@ class ReActStrategy:
         observer: ChatObserver | None = None,
         tracer: Tracer = NO_TRACER,
         files: ConversationFiles | None = None,
+        suspended: SuspendedTurns | None = None,
         may_run_code: Callable[[str], bool] = lambda caller: True,
     ) -> None:
         self.settings = settings
@@ -68,7 +69,7 @@ class ReActStrategy:
             approver=approver,
             own_tools=ServerTools(registry, may_run_code),
             modes=ModeMemory(),
-            suspended=SuspendedTurns(),
+            suspended=suspended or SuspendedTurns(),
             feedback=UsageFeedback(teach),
             tracer=tracer,
             files=files,

@@ -2,18 +2,20 @@
 
 import json
 import time
-from collections import OrderedDict
+from collections import Counter, OrderedDict
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 from apexbridge._json import loads_or
+from apexbridge._usage import ResourceUsage
 from apexbridge.llm.tool_modes import text_of
 from apexbridge.llm.turn import REASONING_FIELDS
 
 Json = dict[str, Any]
 KEPT_SECONDS = 3600
 MAX_TURNS = 1_000
+"""Beyond that the caller with the most loses its oldest."""
 MAX_BYTES = 64 * 1024 * 1024
 MAX_TURNS_OF_A_CALLER = 100
 MAX_BYTES_OF_A_CALLER = 8 * 1024 * 1024
@@ -29,7 +31,7 @@ class Question:
     approval: str
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(slots=True, kw_only=True)
 class SuspendedTurn:
     """A turn as the model sees it."""
 
@@ -109,6 +111,41 @@ class SuspendedTurns:
         self._bytes += size
         self._drop_old(caller)
 
+    def add_result(self, asked: "Asked", result: Json) -> None:
+        """Store the result of an approved call with its turn, if that is still there."""
+        asked.results[asked.question.asked_as] = result
+        turn = next((turn for turn in self._turns.values() if turn.approved_results is asked.results), None)
+        if turn is not None:
+            size = len(json.dumps(result, default=str))
+            turn.size += size
+            self._bytes += size
+            self._drop_old(turn.caller)
+
+    def forget_caller(self, caller: str) -> None:
+        """Drop all turns of a caller, because its key was revoked."""
+        for key in [key for key in self._turns if key[0] == caller]:
+            self._drop(key)
+
+    async def usage(self, caller: str) -> Sequence[ResourceUsage]:
+        own = [turn.size for (owner, _), turn in self._turns.items() if owner == caller]
+        return (
+            ResourceUsage(
+                resource="suspended-turns",
+                used=len(own),
+                limit=MAX_TURNS_OF_A_CALLER,
+                total=len(self._turns),
+                total_limit=MAX_TURNS,
+            ),
+            ResourceUsage(
+                resource="suspended-turn-bytes",
+                used=sum(own),
+                limit=MAX_BYTES_OF_A_CALLER,
+                total=self._bytes,
+                total_limit=MAX_BYTES,
+                unit="bytes",
+            ),
+        )
+
     def _drop_old(self, caller: str) -> None:
         """Drop the oldest turns beyond the limits; first the caller's own, to protect those of others."""
         own = [key for key in self._turns if key[0] == caller]
@@ -119,8 +156,20 @@ class SuspendedTurns:
             own.remove(key)
             own_bytes -= self._turns[key].size
             self._drop(key)
-        while self._turns and (len(self._turns) > MAX_TURNS or self._bytes > MAX_BYTES or self._oldest_is_over()):
+        while self._turns and self._oldest_is_over():
             self._drop(next(iter(self._turns)))
+        while self._turns and (len(self._turns) > MAX_TURNS or self._bytes > MAX_BYTES):
+            self._drop(self._oldest_of_largest())
+
+    def _oldest_of_largest(self) -> tuple[str, str]:
+        """The oldest turn of the caller with the largest share of a limit."""
+        counts: Counter[str] = Counter()
+        sizes: Counter[str] = Counter()
+        for (caller, _), turn in self._turns.items():
+            counts[caller] += 1
+            sizes[caller] += turn.size
+        largest = max(counts, key=lambda caller: max(counts[caller] / MAX_TURNS, sizes[caller] / MAX_BYTES))
+        return next(key for key in self._turns if key[0] == largest)
 
     def _drop(self, key: tuple[str, str]) -> None:
         self._bytes -= self._turns.pop(key).size

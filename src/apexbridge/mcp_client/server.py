@@ -9,6 +9,7 @@ from contextlib import suppress
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Literal
 
+from apexbridge._fair_queue import Turns
 from apexbridge._tasks import in_thread, start_shared, wait_up_to
 from apexbridge._text import escaped
 from apexbridge._time import now_ms
@@ -82,7 +83,7 @@ class McpServer:
         self._must_check = False
         self._is_stopping = False
         """An error while the connection is closed can hide the cancellation."""
-        self._calls = asyncio.Semaphore(MAX_CALLS)
+        self._calls = Turns(MAX_CALLS)
 
     def start(self) -> None:
         if self._task is None:
@@ -125,7 +126,7 @@ class McpServer:
             ToolError: MCP_UNAVAILABLE, the server cannot be reached.
             ToolExecutionError: the server refused the call, or its answer is unusable.
         """
-        async with self._calls:
+        async with self._calls.turn(context.caller):
             connection = await self._connected()
             errors: Any = _adapter()
             try:

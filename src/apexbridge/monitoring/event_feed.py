@@ -3,13 +3,14 @@
 import asyncio
 import time
 from collections import Counter, deque
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import islice
 
 from apexbridge._tasks import wait_up_to
+from apexbridge._usage import ResourceUsage
 from apexbridge.errors import RequestError
 from apexbridge.wire import WireModel
 
@@ -104,6 +105,11 @@ class EventFeed:
             self._streams[caller] -= 1
             if not self._streams[caller]:
                 del self._streams[caller]
+
+    async def usage(self, caller: str) -> Sequence[ResourceUsage]:
+        limit = MAX_KEY_STREAMS if caller else MAX_STREAMS_WITHOUT_KEY
+        used, total = self._streams[caller], self._streams.total()
+        return (ResourceUsage(resource="event-streams", used=used, limit=limit, total=total),)
 
     def _wake(self) -> None:
         changed, self._changed = self._changed, asyncio.Event()

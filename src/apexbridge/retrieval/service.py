@@ -17,6 +17,7 @@ import numpy as np
 
 from apexbridge._fair_queue import Turns
 from apexbridge._tasks import in_thread
+from apexbridge._usage import ResourceUsage
 from apexbridge.errors import InvalidInputError, ServerError
 from apexbridge.retrieval.config import MAX_LIMIT, SPARE_CANDIDATES, RetrievalSettings
 from apexbridge.retrieval.confusable import Compared, ConfusablePairs, ConfusableReport
@@ -40,7 +41,7 @@ from apexbridge.retrieval.past_requests import PastPreview, PastRequests, compar
 from apexbridge.retrieval.ranking import Candidate, Request, best_of, rank, rank_of_slot, scores_of_all
 from apexbridge.retrieval.reranking import RERANKED, Ranked, reranked
 from apexbridge.retrieval.text import visible, words_by_token
-from apexbridge.retrieval.usage import request_vector
+from apexbridge.retrieval.usage import MAX_PAIRS, request_vector
 
 MAX_REQUEST_CHARACTERS = 4_000
 MAX_RAW_CHARACTERS = 2 * MAX_REQUEST_CHARACTERS
@@ -218,7 +219,7 @@ class ToolRetrievalService:
         """Remove a skill with its past use; False if it was not known."""
         return bool(await self.remove([name]))
 
-    async def embed(self, skills: Sequence[Searchable]) -> list[DocumentVector | None]:
+    async def embed(self, skills: Sequence[Searchable], *, caller: str = "") -> list[DocumentVector | None]:
         """One vector per skill; None for all if the model cannot be used now. Known vectors are not computed again."""
         await self.wake()
         if self._index.unavailable is not None:
@@ -228,7 +229,7 @@ class ToolRetrievalService:
         new = [document for document, vector in zip(documents, held, strict=True) if vector is None]
         embedder = self._index.embedder
         try:
-            made = iter(await self._in_turn("", lambda: embedder.embed_documents(new)) if new else ())
+            made = iter(await self._in_turn(caller, lambda: embedder.embed_documents(new)) if new else ())
         except EmbeddingError as error:
             self._set_model_problem(str(error))
             return [None] * len(skills)
@@ -384,7 +385,7 @@ class ToolRetrievalService:
         texts = [_checked(query) for query in queries]
         if not texts:
             return []
-        (made,) = await self.embed([skill])
+        (made,) = await self.embed([skill], caller=caller)
         return await self._in_turn(caller, partial(self._preview, Document.from_skill(skill), made, queries, texts))
 
     def _preview(
@@ -425,7 +426,7 @@ class ToolRetrievalService:
         With an `owner`, only what search uses for this caller. `texts` are requests that may be shown, if they are
         among the past ones. None if meaning cannot be compared now.
         """
-        (made,) = await self.embed([skill])
+        (made,) = await self.embed([skill], caller=caller)
         if made is None:
             return None
         return await self._in_turn(caller, partial(self._preview_past, Document.from_skill(skill), made, owner, texts))
@@ -614,6 +615,21 @@ class ToolRetrievalService:
                 logger.warning("%s; the vectors are read from LanceDB", error)
                 await self._index.reload()
                 return await loop.run_in_executor(self._threads, work)
+
+    async def usage(self, caller: str) -> Sequence[ResourceUsage]:
+        def counts() -> tuple[int, int]:
+            with self._index.memory.locked():  # not on the event loop: a search may hold the lock
+                return self._index.usage.count_of(caller), len(self._index.usage)
+
+        own, total = await asyncio.to_thread(counts)
+        return (
+            ResourceUsage(
+                resource="searches",
+                used=self._turns.running_of(caller) + self._turns.waiting_of(caller),
+                total=self._turns.running + self._turns.waiting,
+            ),
+            ResourceUsage(resource="past-requests", used=own, limit=MAX_PAIRS, total=total, total_limit=MAX_PAIRS),
+        )
 
     # -------------------------------------------------------------------------------------------------- past use
     async def remember(self, request: str, skill: str, *, succeeded: bool, caller: str = "", chat: str = "") -> bool:

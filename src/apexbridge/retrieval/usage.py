@@ -4,7 +4,7 @@ Neither the text of a request nor a hash of it is stored. Two requests are the s
 """
 
 import uuid
-from collections import OrderedDict
+from collections import Counter, OrderedDict
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
@@ -16,7 +16,7 @@ from apexbridge.retrieval.embedders.model import Floats
 
 MAX_PER_SKILL = 50
 MAX_PAIRS = 20_000
-"""In total; the oldest are evicted first."""
+"""In total; beyond that the caller with the most loses its oldest."""
 UNRELATED = 0.1
 """Cosine of unrelated requests. Models whose cosines begin at 0.7 are shifted to it."""
 SAME_COSINE = 0.9999
@@ -87,8 +87,18 @@ class UsageMemory:
         keys[pair.key] = None
         evicted = [next(iter(keys))] if len(keys) > MAX_PER_SKILL else []
         if len(self._pairs) - len(evicted) > MAX_PAIRS:
-            evicted.append(next(iter(self._pairs)))
+            evicted.append(self._oldest_of_largest())
         return self._drop(evicted)
+
+    def count_of(self, caller: str) -> int:
+        return sum(len(keys) for (owner, _), keys in self._keys.items() if owner == caller)
+
+    def _oldest_of_largest(self) -> str:
+        counts: Counter[str] = Counter()
+        for (caller, _), keys in self._keys.items():
+            counts[caller] += len(keys)
+        ((largest, _),) = counts.most_common(1)
+        return next(key for key, (pair, _) in self._pairs.items() if pair.caller == largest)
 
     def reshape(self, dimensions: Sequence[int]) -> None:
         """Change the length of vectors. Pairs stay, with zeros for vectors of another length."""

@@ -34,11 +34,17 @@ class Sandbox:
     """Runs jobs in a sandbox. Nothing is started before the first job or `warm_up`."""
 
     def __init__(
-        self, settings: SandboxSettings | None = None, *, disk: Disk | None = None, bundles: Bundles | None = None
+        self,
+        settings: SandboxSettings | None = None,
+        *,
+        disk: Disk | None = None,
+        bundles: Bundles | None = None,
+        max_runs_of: Callable[[str], int | None] = lambda caller: None,
     ) -> None:
-        """Artifacts are claimed on `disk`. Every run sees the packages of `bundles`."""
+        """Artifacts are claimed on `disk`. Every run sees the packages of `bundles`. `max_runs_of` returns how many
+        runs of a caller may be active at a time; None for any number."""
         self.settings = settings or SandboxSettings()
-        self.queue = RunQueue(self.settings.max_concurrency, self.settings.queue)
+        self.queue = RunQueue(self.settings.max_concurrency, self.settings.queue, limit_of=max_runs_of)
         self._disk = disk
         self._bundles = bundles
         self._runtimes = Runtimes(self.settings.path)

@@ -130,6 +130,16 @@ class SqliteApprovals:
         rows = await self._database.rows(f"SELECT {_COLUMNS} {_WAITING} ORDER BY created_at, id", now)
         return [dict(zip(_NAMES, row, strict=True)) for row in rows]
 
+    async def sizes(self, *, now: int) -> list[tuple[str, int]]:
+        """The caller and the characters of the call of each pending approval."""
+        rows = await self._database.rows(_SIZES, now)
+        return [(caller, size) for _, caller, size in rows]
+
+    async def withdraw(self, caller: str) -> list[str]:
+        """Delete a caller's approvals that are pending or can be used; returns their ids."""
+        delete = "DELETE FROM approvals WHERE caller = ? AND state IN ('waiting', 'approved') RETURNING id"
+        return await self._forget(delete, caller)
+
     async def page(self, state: str, *, now: int, offset: int, limit: int) -> list[dict[str, Any]]:
         """Approvals in a state, the newest first. `expired`: not decided in time; `all`: in any state."""
         query = f"{_SELECT} WHERE {_LISTED.get(state, 'state = ?')} ORDER BY created_at DESC, id LIMIT ? OFFSET ?"
@@ -173,7 +183,10 @@ class SqliteApprovals:
     async def forget(self, tool: str) -> list[str]:
         """Delete the approvals of a tool that are pending or can be used; returns their ids."""
         delete = "DELETE FROM approvals WHERE tool = ? AND state IN ('waiting', 'approved') RETURNING id"
-        forgotten = await self._database.write(lambda connection: connection.execute(delete, (tool,)).fetchall())
+        return await self._forget(delete, tool)
+
+    async def _forget(self, delete: str, value: str) -> list[str]:
+        forgotten = await self._database.write(lambda connection: connection.execute(delete, (value,)).fetchall())
         if forgotten:
             self._database.erase_soon()
         return [id for (id,) in forgotten]

@@ -6,12 +6,22 @@ import sqlite3
 from collections.abc import Collection, Sequence
 from dataclasses import asdict, dataclass, replace
 from operator import attrgetter
-from typing import Literal
+from typing import Literal, TypeVar
 
 from apexbridge._time import MS_PER_DAY
-from apexbridge.storage.database import Database
+from apexbridge._usage import ResourceUsage
+from apexbridge.errors import ServerError
+from apexbridge.storage.bounded_rows import BoundedRows, RowLimits
+from apexbridge.storage.database import Database, Job
 
+T = TypeVar("T")
 ChatOutcome = Literal["answered", "failed", "cancelled"]
+MAX_CHATS_OF_A_KEY = 100_000
+MAX_BYTES_OF_A_KEY = 256 * 1024 * 1024
+MAX_CHATS = 1_000_000
+MAX_BYTES = 2 * 1024 * 1024 * 1024
+SPARE = 0.01
+ROW_BYTES = 512
 MAX_MODELS = 100
 """Limits the sums by model, because clients choose the models' names."""
 _SUMMARY = (
@@ -21,7 +31,7 @@ _SUMMARY = (
 _COLUMNS = f"{_SUMMARY}, trajectory, messages, answer, link"
 _NAMES = _COLUMNS.split(", ")
 _values = attrgetter(*_NAMES)
-_INSERT = f"INSERT INTO chats ({_COLUMNS}) VALUES ({', '.join('?' * len(_NAMES))})"  # noqa: S608
+_INSERT = f"INSERT INTO chats ({_COLUMNS}, bytes) VALUES ({', '.join('?' * len(_NAMES))}, ?)"  # noqa: S608
 _SUMS = (
     "count(*), sum(outcome = 'failed'), sum(outcome = 'cancelled'), sum(prompt_tokens), sum(completion_tokens), "
     "sum(total_tokens), sum(turns), sum(calls), sum(duration_ms)"
@@ -54,6 +64,11 @@ class ChatRow:
     link: str = ""
     """Connects the request with its past use in search."""
 
+    @property
+    def size(self) -> int:
+        """Estimated bytes in the database."""
+        return ROW_BYTES + len(self.trajectory) + len(self.messages or "") + len(self.answer or "")
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ChatFilter:
@@ -81,15 +96,23 @@ class ChatSums:
 class ChatStore:
     def __init__(self, database: Database) -> None:
         self._database = database
+        self._rows = BoundedRows("chats", order="started_at, rowid", limits=_limits)
 
     async def add(self, rows: Sequence[ChatRow]) -> None:
-        """Add records; one whose id is taken gets another id."""
+        """Add records; one whose id is taken gets another id. The oldest beyond the limits are deleted."""
 
-        def job(connection: sqlite3.Connection) -> None:
-            new = _with_unique_ids(connection, rows)
-            connection.executemany(_INSERT, map(_values, new))
+        def job(connection: sqlite3.Connection) -> bool:
+            is_any = False
+            for row in _with_unique_ids(connection, rows):
+                connection.execute(_INSERT, (*_values(row), row.size))
+                is_any |= self._rows.added(connection, row.caller, row.size)
+            return is_any
 
-        await self._database.write(job)
+        if await self._write(job):
+            self._database.erase_soon()
+
+    async def usage(self, caller: str) -> Sequence[ResourceUsage]:
+        return await self._rows.usage(self._database, caller, rows="chat-records", bytes="chat-record-bytes")
 
     async def get(self, identity: str) -> ChatRow | None:
         row = await self._database.row(f"SELECT {_COLUMNS} FROM chats WHERE id = ?", identity)  # noqa: S608
@@ -123,17 +146,32 @@ class ChatStore:
 
     async def delete(self, identity: str) -> bool:
         """Delete a request; False if there was none."""
-        is_deleted = await self._database.execute("DELETE FROM chats WHERE id = ?", identity) > 0
+        is_deleted = await self._delete("WHERE id = ?", identity) > 0
         await self._database.erase()
         return is_deleted
 
     async def delete_before(self, time_ms: int, *, limit: int) -> int:
         """Delete the oldest requests that started before a time in milliseconds; returns how many."""
-        old = "SELECT id FROM chats WHERE started_at < ? ORDER BY started_at LIMIT ?"
-        count = await self._database.execute(f"DELETE FROM chats WHERE id IN ({old})", time_ms, limit)  # noqa: S608
+        count = await self._delete("WHERE started_at < ? ORDER BY started_at LIMIT ?", time_ms, limit)
         if count < limit:
             await self._database.erase()
         return count
+
+    async def _delete(self, which: str, *values: object) -> int:
+        def job(connection: sqlite3.Connection) -> int:
+            query = f"SELECT rowid, caller, bytes FROM chats {which}"  # noqa: S608
+            rows = connection.execute(query, values).fetchall()
+            self._rows.delete(connection, rows)
+            return len(rows)
+
+        return await self._write(job)
+
+    async def _write(self, job: Job[T]) -> T:
+        try:
+            return await self._database.write(job)
+        except (sqlite3.Error, ServerError):
+            self._rows.count_again()
+            raise
 
     async def sums(self, since: int) -> tuple[ChatSums, dict[str, ChatSums]]:
         """Totals since a time in milliseconds: of all requests, and by model, the most used first."""
@@ -155,6 +193,12 @@ class ChatStore:
         )
         rows = await self._database.rows(query, since, MS_PER_DAY, days_per_point)
         return {day: (prompt, completion, requests) for day, prompt, completion, requests in rows}
+
+
+def _limits() -> RowLimits:
+    return RowLimits(
+        own_rows=MAX_CHATS_OF_A_KEY, own_bytes=MAX_BYTES_OF_A_KEY, rows=MAX_CHATS, bytes=MAX_BYTES, spare=SPARE
+    )
 
 
 def _with_unique_ids(connection: sqlite3.Connection, rows: Sequence[ChatRow]) -> list[ChatRow]:

@@ -9,7 +9,7 @@ import sqlite3
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
-from typing import Any, Literal, cast, get_args
+from typing import Any, Literal, TypedDict, cast, get_args
 
 from apexbridge._time import now_ms
 from apexbridge.disk import Ballast
@@ -25,10 +25,20 @@ MAX_NAME_CHARACTERS = 100
 FLUSH_SECONDS = 10.0
 """How long until the time of a key's last use is written."""
 _FORM = re.compile(r"apex_([0-9a-f]{8})_([\w-]{43})\Z", re.ASCII)
-_COLUMNS = "id, name, digest, scopes, created_at, expires_at, revoked_at, last_used_at"
+_COLUMNS = "id, name, digest, scopes, created_at, expires_at, revoked_at, last_used_at, quota_mb, max_runs, rate_limit"
 _NO_DIGEST = bytes(32)
 """Compared if the id is unknown, so that this takes as long as a wrong secret."""
 logger = logging.getLogger(__name__)
+
+
+class KeyLimits(TypedDict, total=False):
+    """Limits of one key; None for those of all keys."""
+
+    quota_mb: int | None
+    """0 for any size."""
+    max_runs: int | None
+    rate_limit: int | None
+    """0 for any number."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -43,6 +53,9 @@ class ApiKey:
     expires_at: int | None = None
     revoked_at: int | None = None
     last_used_at: int | None = None
+    quota_mb: int | None = None
+    max_runs: int | None = None
+    rate_limit: int | None = None
 
     def problem(self, now: int) -> str | None:
         """Why the key is not valid, or None."""
@@ -61,7 +74,7 @@ class KeyStore:
     def __init__(
         self, database: Database, *, ballast: Ballast | None = None, changed: Callable[[], None] = lambda: None
     ) -> None:
-        """`changed` is called after a key was created or revoked."""
+        """`changed` is called after a key was created, changed or revoked."""
         self._database = database
         self._changed = changed
         self._ballast = ballast
@@ -131,7 +144,14 @@ class KeyStore:
         self._used[key.id] = now
         self._behind.schedule()
 
-    async def create(self, name: str, scopes: Collection[str], *, expires_at: int | None = None) -> tuple[ApiKey, str]:
+    def limits_of(self, caller: str) -> KeyLimits:
+        """The limits of a caller's key that differ from those of all keys."""
+        key = self._keys.get(caller)
+        return KeyLimits(quota_mb=key.quota_mb, max_runs=key.max_runs, rate_limit=key.rate_limit) if key else {}
+
+    async def create(
+        self, name: str, scopes: Collection[str], *, expires_at: int | None = None, limits: KeyLimits | None = None
+    ) -> tuple[ApiKey, str]:
         """Create a key; returns it with its text, which is not stored.
 
         Raises InvalidInputError if the name or a scope is not valid.
@@ -151,14 +171,33 @@ class KeyStore:
             scopes=cast(frozenset[KeyScope], frozenset(scopes)),
             created_at=now_ms(),
             expires_at=expires_at,
+            **(limits or {}),
         )
         values = (key.id, key.name, key.digest, ",".join(sorted(key.scopes)), key.created_at, key.expires_at)
-        insert = f"INSERT INTO api_keys ({_COLUMNS}) VALUES (?, ?, ?, ?, ?, ?, NULL, NULL)"  # noqa: S608
+        own = (key.quota_mb, key.max_runs, key.rate_limit)
+        insert = f"INSERT INTO api_keys ({_COLUMNS}) VALUES (?, ?, ?, ?, ?, ?, NULL, NULL, ?, ?, ?)"  # noqa: S608
         with storage_faults():
-            await self._database.execute(insert, *values)
+            await self._database.execute(insert, *values, *own)
         self._keys[key.id] = key
         self._changed()
         return key, f"{PREFIX}{identity}_{secret}"
+
+    async def change(self, identity: str, limits: KeyLimits) -> ApiKey:
+        """Change the limits of a key; those that are missing stay. Raises RequestError: NOT_FOUND."""
+        changed = replace(self.known(identity), **limits)
+        update = "UPDATE api_keys SET quota_mb = ?, max_runs = ?, rate_limit = ? WHERE id = ?"
+        with storage_faults():
+            await self._database.execute(update, changed.quota_mb, changed.max_runs, changed.rate_limit, identity)
+        self._keys[identity] = replace(self.known(identity), **limits)  # it may have been revoked in the meantime
+        self._changed()
+        return self._keys[identity]
+
+    def known(self, identity: str) -> ApiKey:
+        """The key with this id, also if expired or revoked. Raises RequestError: NOT_FOUND."""
+        key = self._keys.get(identity)
+        if key is None:
+            raise RequestError(f"No API key {identity[:64]}. See: apex keys list", code="NOT_FOUND")
+        return replace(key, last_used_at=self._used.get(identity, key.last_used_at))
 
     async def revoke(self, identity: str) -> ApiKey:
         """Revoke a key permanently; its record stays.
@@ -169,9 +208,7 @@ class KeyStore:
             RequestError: NOT_FOUND.
             ServerError: STORAGE_FULL, if the key is revoked in memory only.
         """
-        key = self._keys.get(identity)
-        if key is None:
-            raise RequestError(f"No API key {identity[:64]}. See: apex keys list", code="NOT_FOUND")
+        key = self.known(identity)
         if key.revoked_at is None:
             now = now_ms()
             self._keys[identity] = key = replace(key, revoked_at=now)

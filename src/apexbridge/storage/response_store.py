@@ -8,13 +8,15 @@ import asyncio
 import logging
 import sqlite3
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 from apexbridge._json import dumped, loads_stored
 from apexbridge._tasks import start_shared
 from apexbridge._time import MS_PER_DAY, now_ms
+from apexbridge._usage import ResourceUsage
 from apexbridge.errors import ServerError
+from apexbridge.storage.bounded_rows import BoundedRows, RowLimits
 from apexbridge.storage.database import Database, WriteBehind
 
 Json = dict[str, Any]
@@ -26,7 +28,6 @@ MAX_CHAIN = 1_000
 """Responses of one conversation that are read."""
 MAX_CHAIN_BYTES = 32 * 1024 * 1024
 SPARE = 0.05
-"""Part of a limit that is freed when the limit is reached, so that not every response has to delete another."""
 USE_MS = 3600 * 1000
 """Uses are noted this exactly: noting one rewrites the row with its texts."""
 FLUSH_SECONDS = 0.1
@@ -82,18 +83,6 @@ class StoredItems:
     """Input, then output."""
 
 
-@dataclass(slots=True)
-class _Usage:
-    responses: int = 0
-    bytes: int = 0
-
-
-@dataclass(slots=True)
-class _Usages:
-    all: _Usage = field(default_factory=_Usage)
-    of_keys: dict[str, _Usage] = field(default_factory=dict)
-
-
 @dataclass(frozen=True, slots=True)
 class _Waiting:
     """A response that is not written yet."""
@@ -113,8 +102,7 @@ class ResponseStore:
         self._database = database
         self._retention_ms = retention_days * MS_PER_DAY
         self._is_disk_short = is_disk_short
-        self._usages: _Usages | None = None
-        """Only for the writer thread."""
+        self._rows = BoundedRows("responses", order="used_at, number", limits=_limits)
         self._waiting: list[_Waiting] = []
         self._waiting_bytes = 0
         self._writing: asyncio.Task[None] | None = None
@@ -157,7 +145,7 @@ class ResponseStore:
             try:
                 await self._database.write(job)
             except (sqlite3.Error, ServerError):
-                self._usages = None  # the changes were rolled back: count again
+                self._rows.count_again()
                 logger.warning("%s responses could not be stored", len(waiting), exc_info=True)
 
         previous = self._writing
@@ -237,7 +225,7 @@ class ResponseStore:
         def job(connection: sqlite3.Connection) -> bool:
             query = "SELECT number, caller, bytes FROM responses WHERE id = ? AND caller = ?"
             rows = connection.execute(query, (id, caller)).fetchall()
-            self._delete(connection, rows)
+            self._rows.delete(connection, rows)
             return bool(rows)
 
         is_deleted = await self._database.write(job)
@@ -252,15 +240,19 @@ class ResponseStore:
 
         def job(connection: sqlite3.Connection) -> None:
             query = f"SELECT number, caller, bytes {expired}"
-            self._delete(connection, connection.execute(query, (limit,)).fetchall())
+            self._rows.delete(connection, connection.execute(query, (limit,)).fetchall())
 
         try:
             if await self._database.row(f"SELECT 1 {expired} LIMIT 1", limit):
                 await self._database.write(job)
                 await self._database.erase()
         except sqlite3.Error:
-            self._usages = None
+            self._rows.count_again()
             logger.warning("expired responses could not be deleted; trying again later", exc_info=True)
+
+    async def usage(self, caller: str) -> Sequence[ResourceUsage]:
+        await self._flush()
+        return await self._rows.usage(self._database, caller, rows="responses", bytes="response-bytes")
 
     async def keep_tidy(self) -> None:
         while True:
@@ -280,57 +272,17 @@ class ResponseStore:
             )
         row = (stored.id, stored.caller, stored.created_at, now, stored.previous, stored.workspace, waiting.size)
         connection.execute(_INSERT, (*row, *waiting.texts))
-        self._count(connection, stored.caller, waiting.size)
-
-    def _count(self, connection: sqlite3.Connection, caller: str, size: int) -> None:
-        """Count a new response, and delete old ones beyond the limits; first the caller's own."""
-        if self._usages is None:
-            self._usages = _counted(connection)
-        else:
-            for usage in (self._usages.all, self._usages.of_keys.setdefault(caller, _Usage())):
-                usage.responses += 1
-                usage.bytes += size
-        own = self._usages.of_keys[caller]
-        if own.responses > MAX_RESPONSES_OF_A_KEY or own.bytes > MAX_BYTES_OF_A_KEY:
-            limits = _Usage(MAX_RESPONSES_OF_A_KEY, MAX_BYTES_OF_A_KEY)
-            self._free(connection, own, limits, "WHERE caller = ? ORDER BY used_at, number", caller)
-        together = self._usages.all
-        if together.responses > MAX_RESPONSES or together.bytes > MAX_BYTES:
-            self._free(connection, together, _Usage(MAX_RESPONSES, MAX_BYTES), "ORDER BY used_at, number")
-
-    def _free(self, connection: sqlite3.Connection, usage: _Usage, limits: _Usage, order: str, *values: str) -> None:
-        """Delete the oldest, but never the newest, until there is some space below the limits."""
-        responses = usage.responses - int(limits.responses * (1 - SPARE))
-        size = usage.bytes - int(limits.bytes * (1 - SPARE))
-        rows: list[tuple[int, str, int]] = []
-        query = f"SELECT number, caller, bytes FROM responses {order} LIMIT ?"  # noqa: S608
-        for row in connection.execute(query, (*values, usage.responses - 1)):
-            if responses <= 0 and size <= 0:
-                break
-            rows.append(row)
-            responses -= 1
-            size -= row[2]
-        self._delete(connection, rows)
-
-    def _delete(self, connection: sqlite3.Connection, rows: Sequence[tuple[int, str, int]]) -> None:
-        connection.executemany("DELETE FROM responses WHERE number = ?", [(number,) for number, *_ in rows])
-        if self._usages is None:
-            return
-        for _, caller, size in rows:
-            for usage in (self._usages.all, self._usages.of_keys[caller]):
-                usage.responses -= 1
-                usage.bytes -= size
-            if not self._usages.of_keys[caller].responses:
-                del self._usages.of_keys[caller]
+        self._rows.added(connection, stored.caller, waiting.size)
 
 
-def _counted(connection: sqlite3.Connection) -> _Usages:
-    usages = _Usages()
-    for caller, responses, size in connection.execute("SELECT caller, count(*), sum(bytes) FROM responses GROUP BY 1"):
-        usages.of_keys[caller] = _Usage(responses, size)
-        usages.all.responses += responses
-        usages.all.bytes += size
-    return usages
+def _limits() -> RowLimits:
+    return RowLimits(
+        own_rows=MAX_RESPONSES_OF_A_KEY,
+        own_bytes=MAX_BYTES_OF_A_KEY,
+        rows=MAX_RESPONSES,
+        bytes=MAX_BYTES,
+        spare=SPARE,
+    )
 
 
 def _items(connection: sqlite3.Connection, ids: Sequence[str]) -> list[StoredItems]:

@@ -5,6 +5,7 @@ from dataclasses import asdict, dataclass
 from operator import attrgetter
 from typing import Literal
 
+from apexbridge._usage import ResourceUsage
 from apexbridge.storage.database import Database
 
 RunState = Literal["pending", "running", "completed", "error"]
@@ -92,6 +93,12 @@ class RunStore:
             lambda connection: connection.execute(query, (ROW_BYTES, caller)).fetchall()
         )
         return {identity for identity, _ in rows}, sum(size for _, size in rows)
+
+    async def usage(self, caller: str) -> Sequence[ResourceUsage]:
+        """The number of a caller's records. Their bytes count with its disk usage."""
+        (own,) = await self._database.row("SELECT count(*) FROM runs WHERE caller = ?", caller)
+        (total,) = await self._database.row("SELECT count(*) FROM runs")
+        return (ResourceUsage(resource="run-records", used=own, total=total),)
 
     async def page(
         self, filter: RunFilter, *, besides: Sequence[str] = (), offset: int, limit: int

@@ -11,6 +11,7 @@ from typing import Any, Literal, NamedTuple, Protocol
 
 from apexbridge._tasks import in_thread, run_to_completion
 from apexbridge._time import now_ms
+from apexbridge._usage import ResourceUsage
 from apexbridge.errors import ApexBridgeError, RequestError, SkillError, ToolError
 from apexbridge.tools.callview import summary_of, whole_of
 from apexbridge.tools.naming import SKILL_PREFIX
@@ -90,6 +91,8 @@ class ApprovalStore(Protocol):
     async def use(self, id: str, *, admission: str, now: int) -> bool: ...
     async def release(self, id: str, *, admission: str) -> bool: ...
     async def forget(self, tool: str) -> Sequence[str]: ...
+    async def sizes(self, *, now: int) -> Sequence[tuple[str, int]]: ...
+    async def withdraw(self, caller: str) -> Sequence[str]: ...
 
 
 class ApprovalListener(Protocol):
@@ -281,6 +284,37 @@ class Approvals:
     async def forget(self, tool: str) -> None:
         """Delete the approvals for a removed tool that are pending or can be used."""
         self._drop(await self._store.forget(tool))
+
+    async def withdraw(self, caller: str) -> None:
+        """Delete the approvals of a caller whose key was revoked that are pending or can be used."""
+        self._drop(await self._store.withdraw(caller))
+
+    async def usage(self, caller: str) -> Sequence[ResourceUsage]:
+        pending = await self._store.sizes(now=now_ms())
+        own = [size for owner, size in pending if owner == caller]
+        return (
+            ResourceUsage(
+                resource="approvals",
+                used=len(own),
+                limit=MAX_WAITING_OF_CALLER,
+                total=len(pending),
+                total_limit=MAX_WAITING,
+            ),
+            ResourceUsage(
+                resource="approval-bytes",
+                used=sum(own),
+                limit=MAX_CALLS_OF_CALLER,
+                total=sum(size for _, size in pending),
+                total_limit=MAX_CALLS,
+                unit="bytes",
+            ),
+            ResourceUsage(
+                resource="requests-waiting-for-approval",
+                used=self._requests[caller],
+                limit=MAX_REQUESTS_OF_CALLER if caller else MAX_REQUESTS_WITHOUT_KEY,
+                total=self._requests.total(),
+            ),
+        )
 
     def _drop(self, ids: Sequence[str]) -> None:
         self._wake(*ids)

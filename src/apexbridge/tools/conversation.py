@@ -14,6 +14,7 @@ from apexbridge.tools.allowance import Allowance
 
 LOOP_CALLS = 3
 REMEMBERED_CONVERSATIONS = 1_000
+REMEMBERED_OF_A_KEY = 100
 T = TypeVar("T")
 OriginKind = Literal["api", "tool", "chat", "mcp"]
 
@@ -109,6 +110,9 @@ class Conversations:
             return Conversation(caller=caller, origin=Origin(kind="tool"))
         watch = self._watches.setdefault((caller, id), LoopWatch())
         self._watches.move_to_end((caller, id))
-        if len(self._watches) > REMEMBERED_CONVERSATIONS:
+        own = [key for key in self._watches if key[0] == caller] if caller else []
+        if len(own) > REMEMBERED_OF_A_KEY:
+            del self._watches[own[0]]
+        elif len(self._watches) > REMEMBERED_CONVERSATIONS:
             self._watches.popitem(last=False)
         return Conversation(id=id, caller=caller, loop=watch, origin=Origin(kind="tool", id=id))

@@ -19,6 +19,7 @@ from apexbridge._safe_open import open_file_beneath
 from apexbridge._tasks import in_thread, run_to_completion
 from apexbridge._text import near_names
 from apexbridge._time import MS_PER_DAY, now_ms
+from apexbridge._usage import ResourceUsage
 from apexbridge.disk import MB, Disk, blocks
 from apexbridge.errors import InvalidInputError, RequestError, ServerError, did_you_mean
 from apexbridge.sandbox.launcher.removal import remove_tree
@@ -31,8 +32,10 @@ from apexbridge.workspaces.generations import Changed, Generations, apply_change
 
 SWEEP_SECONDS = 3600
 MS_PER_HOUR = 3_600_000
+MAX_LINKS_OF_A_KEY = 25_000
+"""Answers whose workspace is remembered. The oldest are forgotten first."""
 MAX_LINKS = 100_000
-"""Remembered conversations. The oldest are forgotten first."""
+"""The same for all keys; beyond that the key with the most loses its oldest."""
 _ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}\Z")
 T = TypeVar("T")
 logger = logging.getLogger(__name__)
@@ -49,6 +52,8 @@ class _Entry:
         self.row = row
         self.generations = Generations(folder)
         self.is_deleted = False
+        self.is_new = False
+        """Whether it is not in the database yet."""
 
 
 class Workspaces:
@@ -68,8 +73,8 @@ class Workspaces:
         self._disk = disk or Disk(folder)
         self._reach = reach
         self._entries: dict[str, _Entry] = {}
-        self._links: dict[str, str] = {}
-        """Workspaces of conversations that only one answer has led to, by digest, the oldest first."""
+        self._links: dict[str, dict[str, str]] = {}
+        """By owner: workspaces of conversations that only one answer has led to, by digest, the oldest first."""
         self._answered = AnsweredDigests(folder.with_name("answered"))
         self._locks: defaultdict[str, asyncio.Lock] = defaultdict(asyncio.Lock)
         """By owner: the quota is the owner's."""
@@ -81,12 +86,16 @@ class Workspaces:
         links = await self._store.links()
         owners = {row.owner for row in rows}
         known = {owner for owner in owners if self._answered.has_filter(owner)}
-        # Without its filter, a link may belong to two conversations.
-        self._links = {
-            digest: id for digest, id in links.items() if id in self._entries and self._entries[id].row.owner in known
-        }
-        if forgotten := links.keys() - self._links.keys():
-            await self._store.unlink(list(forgotten))
+        self._links = {}
+        forgotten = []
+        for digest, id in links.items():
+            owner = self._entries[id].row.owner if id in self._entries else None
+            if owner is None or owner not in known:  # without its filter, a link may belong to two conversations
+                forgotten.append(digest)
+            else:
+                self._links.setdefault(owner, {})[digest] = id
+        if forgotten:
+            await self._store.unlink(forgotten)
 
     def _load(self, rows: Sequence[WorkspaceRow]) -> dict[str, _Entry]:
         entries = {row.id: _Entry(row, self._folder / row.id) for row in rows}
@@ -118,14 +127,14 @@ class Workspaces:
 
     def of_conversation(self, digest: str, *, caller: str) -> "Workspace | None":
         """The workspace of a conversation whose messages so far have this digest; None if unknown or ambiguous."""
-        entry = self._entries.get(self._links.get(digest, ""))
+        entry = self._entries.get(self._links.get(caller, {}).get(digest, ""))
         if entry is None or entry.row.owner != caller:
             return None
         return Workspace(self, entry.row.id, caller)
 
     @property
     def has_conversations(self) -> bool:
-        return bool(self._links)
+        return any(self._links.values())
 
     async def link(self, digest: str, workspace: "Workspace | None", *, caller: str) -> None:
         """Remember that a conversation was answered, and its workspace, if it has one.
@@ -133,15 +142,19 @@ class Workspaces:
         A digest that was answered before leads to no workspace from then on, unless it was in the same workspace.
         """
         id = workspace.id if workspace is not None and workspace.exists else None
-        known = self._links.get(digest)
+        links = self._links.setdefault(caller, {})
+        known = links.get(digest)
         is_new = self._note_answer(digest, caller)
         try:
             if known is not None and known != id:
-                await self._unlink([digest])
+                await self._unlink(caller, [digest])
             elif is_new and id is not None:
-                self._links[digest] = id
+                links[digest] = id
                 await self._store.link(digest, id)
-                await self._unlink(list(islice(self._links, max(0, len(self._links) - MAX_LINKS))))
+                await self._unlink(caller, list(islice(links, max(0, len(links) - MAX_LINKS_OF_A_KEY))))
+                if (over := sum(map(len, self._links.values())) - MAX_LINKS) > 0:
+                    largest = max(self._links, key=lambda owner: len(self._links[owner]))
+                    await self._unlink(largest, list(islice(self._links[largest], over)))
         except (OSError, sqlite3.Error):
             logger.warning("the workspace of a conversation could not be written to the database", exc_info=True)
 
@@ -153,11 +166,11 @@ class Workspaces:
             logger.warning("an answer could not be noted; its conversation goes on without its files", exc_info=True)
             return False
 
-    async def _unlink(self, digests: Sequence[str]) -> None:
+    async def _unlink(self, owner: str, digests: Sequence[str]) -> None:
         if not digests:
             return
         for digest in digests:
-            self._links.pop(digest, None)
+            self._links[owner].pop(digest, None)
         # Not cancelled: after a restart, a link that should be gone would lead two conversations to one workspace.
         await run_to_completion(self._disk.ballast.give_way(lambda: self._store.unlink(digests)))
 
@@ -174,6 +187,25 @@ class Workspaces:
         """Workspaces, the last used first; with `owner`, only those of this owner."""
         rows = [entry.row for entry in self._entries.values() if owner in (None, entry.row.owner)]
         return sorted(rows, key=lambda row: (-row.used_at, row.id))
+
+    async def usage(self, caller: str) -> Sequence[ResourceUsage]:
+        own = [entry.row for entry in self._entries.values() if entry.row.owner == caller]
+        limits = self.limits
+        return (
+            ResourceUsage(
+                resource="workspace-bytes", used=sum(row.bytes for row in own), limit=limits.quota_bytes, unit="bytes"
+            ),
+            ResourceUsage(
+                resource="workspace-files", used=sum(row.entries for row in own) + len(own), limit=limits.max_files
+            ),
+            ResourceUsage(
+                resource="remembered-answers",
+                used=len(self._links.get(caller, ())),
+                limit=MAX_LINKS_OF_A_KEY,
+                total=sum(map(len, self._links.values())),
+                total_limit=MAX_LINKS,
+            ),
+        )
 
     def get(self, id: str, *, owner: str | None = None) -> WorkspaceRow:
         """Raises RequestError: WORKSPACE_NOT_FOUND."""
@@ -237,14 +269,17 @@ class Workspaces:
 
     def _check_quota(self, entry: _Entry, size: int, count: int) -> None:
         others = [row for row in self.list(owner=entry.row.owner) if row.id != entry.row.id]
-        total_bytes, total_files = size + sum(row.bytes for row in others), count + sum(row.entries for row in others)
-        is_smaller = size <= entry.row.bytes and count <= entry.row.entries
+        total_bytes = size + sum(row.bytes for row in others)
+        # A workspace counts as a folder, or empty ones would be unlimited.
+        total_files = count + 1 + sum(row.entries + 1 for row in others)
+        is_smaller = size <= entry.row.bytes and count <= entry.row.entries and not entry.is_new
         if is_smaller or (total_bytes <= self.limits.quota_bytes and total_files <= self.limits.max_files):
             return
         raise ServerError(
-            f"The workspaces would have {-(-total_bytes // MB)} MB in {total_files:,} files; at most "
-            f"{self.limits.quota_bytes // MB} MB and {self.limits.max_files:,} files are allowed. Nothing was changed. "
-            "Delete files, or workspaces that are no longer needed: `apex workspaces delete ID`.",
+            f"The workspaces would have {-(-total_bytes // MB)} MB in {total_files:,} files and folders, "
+            f"their own included; at most {self.limits.quota_bytes // MB} MB and {self.limits.max_files:,} are "
+            "allowed. Nothing was changed. Delete files, or workspaces that are no longer needed: "
+            "`apex workspaces delete ID`.",
             code="STORAGE_FULL",
         )
 
@@ -261,6 +296,7 @@ class Workspaces:
         entry = self._entries[workspace.id] = _Entry(
             row, self._folder / row.id
         )  # at once: the id is taken from here on
+        entry.is_new = True
         try:
             yield entry
         except BaseException:
@@ -277,6 +313,7 @@ class Workspaces:
         entry.row = row
         if not entry.is_deleted:
             await self._store.put(row)
+            entry.is_new = False
 
     # ------------------------------------------------------------------------------------------------- removing
     async def delete(self, id: str, *, owner: str | None = None) -> None:
@@ -286,7 +323,8 @@ class Workspaces:
             entry.is_deleted = True
             with storage_faults():
                 await self._disk.ballast.give_way(lambda: self._store.delete(id))
-            self._links = {digest: linked for digest, linked in self._links.items() if linked != id}
+            own = self._links.get(entry.row.owner, {})
+            self._links[entry.row.owner] = {digest: linked for digest, linked in own.items() if linked != id}
             try:
                 await in_thread(entry.generations.remove)
             finally:
@@ -374,6 +412,7 @@ class Workspace:
         if name in self.skills:
             return
         async with self._workspaces._locks[self.owner], self._workspaces._created(self) as entry:
+            self._workspaces._check_quota(entry, entry.row.bytes, entry.row.entries)
             await self._workspaces._put(entry, replace(entry.row, skills=(*entry.row.skills, name)))
 
     @asynccontextmanager

@@ -14,7 +14,7 @@ from apexbridge.retrieval.embedders.embedder import Embedder
 from apexbridge.settings import Settings
 from apexbridge.surfaces.http.app import create_app
 from apexbridge.surfaces.http.middleware.auth import Access
-from apexbridge.surfaces.mcp import http_server
+from apexbridge.surfaces.mcp import changes
 from tests.chat.live import Live
 from tests.surfaces.mcp.conftest import new_key
 from tests.waiting import wait_until
@@ -132,7 +132,7 @@ def test_a_session_belongs_to_its_key(served: Live) -> None:
 
 
 def test_the_number_of_sessions_of_a_key_is_limited(served: Live, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(http_server, "MAX_KEY_SESSIONS", 2)
+    monkeypatch.setattr(changes, "MAX_KEY_SESSIONS", 2)
     key = {"authorization": f"Bearer {new_key(served, 'read')}"}
     body = {**request("initialize"), "params": CLIENT}
     answers = [post(served, body, {**ACCEPT, **key}) for _ in range(3)]

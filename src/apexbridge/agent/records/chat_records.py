@@ -4,6 +4,7 @@ import asyncio
 import json
 import logging
 import sqlite3
+from collections import Counter
 from collections.abc import Callable, Collection, Sequence
 from typing import Protocol
 
@@ -27,7 +28,8 @@ from apexbridge.storage.directory import storage_faults
 FLUSH_SECONDS = 1.0
 MAX_WAITING = 10_000
 MAX_WAITING_BYTES = 64 * 1024 * 1024
-"""Limits of what waits for a slow disk. Further records are dropped and counted."""
+"""Limits of what waits for a slow disk, half of which are for one caller. Further records are dropped and counted."""
+SHARE = 2
 BATCH = 500
 SWEEP_SECONDS = 3600
 MAX_RECENT = 100
@@ -68,6 +70,8 @@ class ChatRecords:
         self._past_use = past_use
         self._waiting: list[ChatRow] = []
         self._bytes = 0
+        self._bytes_of: Counter[str] = Counter()
+        self._count_of: Counter[str] = Counter()
         self._dropped = 0
         self._is_failing = False
         self._lock = asyncio.Lock()
@@ -75,12 +79,18 @@ class ChatRecords:
 
     def keep(self, record: ChatRow) -> None:
         """Queue a record. It is written within about a second, in a batch."""
-        size = _size(record)
-        if len(self._waiting) >= MAX_WAITING or self._bytes + size > MAX_WAITING_BYTES:
+        size, caller = record.size, record.caller
+        share = SHARE if caller else 1
+        if (
+            len(self._waiting) >= MAX_WAITING
+            or self._bytes + size > MAX_WAITING_BYTES
+            or self._count_of[caller] >= MAX_WAITING // share
+            or self._bytes_of[caller] + size > MAX_WAITING_BYTES // share
+        ):
             self._dropped += 1
         else:
             self._waiting.append(record)
-            self._bytes += size
+            self._count([record], 1)
         self._behind.schedule()
 
     async def close(self) -> None:
@@ -93,7 +103,8 @@ class ChatRecords:
         async with self._lock:
             if self._waiting and self._is_disk_short():
                 self._dropped += len(self._waiting)
-                self._waiting, self._bytes = [], 0
+                self._count(self._waiting, -1)
+                self._waiting = []
             while self._waiting:
                 try:
                     await run_to_completion(self._write_batch())
@@ -117,7 +128,15 @@ class ChatRecords:
         except Exception:
             logger.exception("the records of %s chat requests are lost", len(batch))
         del self._waiting[: len(batch)]
-        self._bytes -= sum(map(_size, batch))
+        self._count(batch, -1)
+
+    def _count(self, records: Sequence[ChatRow], sign: int) -> None:
+        for record in records:
+            self._bytes += sign * record.size
+            self._bytes_of[record.caller] += sign * record.size
+            self._count_of[record.caller] += sign
+            if not self._count_of[record.caller]:
+                del self._count_of[record.caller], self._bytes_of[record.caller]
 
     async def list(
         self,
@@ -194,7 +213,3 @@ class ChatRecords:
         while True:
             await self.sweep()
             await asyncio.sleep(SWEEP_SECONDS)
-
-
-def _size(record: ChatRow) -> int:
-    return len(record.trajectory) + len(record.messages or "") + len(record.answer or "")

@@ -2,6 +2,7 @@
 
 import functools
 import hashlib
+import math
 import os
 import re
 import shutil
@@ -17,6 +18,7 @@ from typing import Any, BinaryIO
 
 from apexbridge._fs import make_private_folder
 from apexbridge._tasks import in_thread
+from apexbridge._usage import ResourceUsage
 from apexbridge.disk import MB, Disk, blocks, size_on_disk
 from apexbridge.errors import ApexBridgeError, InvalidInputError, RequestError
 from apexbridge.sandbox.launcher.removal import remove_tree
@@ -245,24 +247,46 @@ class UploadStore:
         """Check the caller's limits, and create the file with its size, so that the next check counts it."""
         with self._lock:
             self._sweep()
-            self._check(caller)
+            self._check(caller, size)
             self._folder.mkdir(parents=True, exist_ok=True, mode=0o700)
             path.parent.mkdir(mode=0o700)
             with os.fdopen(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "wb") as copy:
                 copy.truncate(size)
 
-    def _check(self, caller: str) -> None:
-        own = [upload.size() for upload in self._uploads() if upload.owner == caller]
-        share = KEY_SHARE if caller else 1
-        if len(own) < MAX_UPLOADS // share and sum(own) < MAX_UPLOAD_BYTES // share:
+    def _check(self, caller: str, size: int) -> None:
+        own = [upload for upload in self._uploads() if upload.owner == caller]
+        count, total = _limits_of(caller)
+        taken = sum(upload.size() for upload in own)
+        if len(own) < count and taken + size <= total:
             return
         who = f"The API key {caller} has" if caller else "Callers without an API key have"
+        ends = [self._ends_at(upload) for upload in own]
         raise RequestError(
-            f"{who} {len(own)} uploads with {-(-sum(own) // MB)} MB, as much as possible at once. Uploads for runs are "
-            f"kept for {UPLOAD_SECONDS // 60} minutes, files of /v1/files for {self._file_seconds / SECONDS_PER_DAY:g} "
-            "days. Delete files that are no longer needed (DELETE /v1/files/ID), or try again later.",
+            f"{who} {len(own)} uploads with {-(-taken // MB)} MB; at most {count:,} with {total // MB:,} MB are "
+            f"possible at once. Uploads for runs are kept for {UPLOAD_SECONDS // 60} minutes, files of /v1/files for "
+            f"{self._file_seconds / SECONDS_PER_DAY:g} days. Delete files that are no longer needed (DELETE "
+            "/v1/files/ID), or try again later.",
             code="QUEUE_FULL",
+            retryAfter=max(1, math.ceil(min(ends, default=0) - time.time())),
         )
+
+    async def usage(self, caller: str) -> Sequence[ResourceUsage]:
+        return await in_thread(self._usage, caller)
+
+    def _usage(self, caller: str) -> Sequence[ResourceUsage]:
+        sizes = [upload.size() for upload in self._uploads() if upload.owner == caller]
+        count, total = _limits_of(caller)
+        return (
+            ResourceUsage(resource="uploads", used=len(sizes), limit=count),
+            ResourceUsage(resource="upload-bytes", used=sum(sizes), limit=total, unit="bytes"),
+        )
+
+    def _ends_at(self, upload: "_UploadFolder") -> float:
+        """When an upload expires, in seconds since 1970; 0 if it is gone, or a draft that became complete."""
+        is_file = upload.purpose is not None and not upload.is_draft
+        with suppress(FileNotFoundError):
+            return upload.path.lstat().st_mtime + (self._file_seconds if is_file else UPLOAD_SECONDS)
+        return 0
 
     def _delete_file(self, identity: str, owner: str | None) -> None:
         with self._lock:
@@ -275,11 +299,8 @@ class UploadStore:
         """Delete expired uploads, and drafts that a crash has left."""
         now = time.time()
         for upload in self._uploads():
-            is_file = upload.purpose is not None and not upload.is_draft
-            seconds = self._file_seconds if is_file else UPLOAD_SECONDS
-            with suppress(FileNotFoundError):  # a draft that became complete, or was given up
-                if upload.path.lstat().st_mtime < now - seconds:
-                    self._remove(upload)
+            if 0 < self._ends_at(upload) < now:
+                self._remove(upload)
 
     def _remove(self, upload: "_UploadFolder") -> None:
         size = size_on_disk(upload.path)
@@ -307,6 +328,12 @@ class _UploadFolder:
         """The path of its file. Raises OSError or ValueError: it was deleted meanwhile."""
         (path,) = (path for path in self.path.iterdir() if path.name != _NOTE_FILE)
         return path
+
+
+def _limits_of(caller: str) -> tuple[int, int]:
+    """How many uploads a caller may have, and their bytes."""
+    share = KEY_SHARE if caller else 1
+    return MAX_UPLOADS // share, MAX_UPLOAD_BYTES // share
 
 
 def _no_file(identity: str) -> RequestError:

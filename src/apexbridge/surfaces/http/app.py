@@ -8,6 +8,7 @@ from fastapi_offline import FastAPIOffline
 import apexbridge
 from apexbridge._tracing import NO_TRACER
 from apexbridge.bridge import Bridge
+from apexbridge.monitoring.key_usage import UsageBoard
 from apexbridge.surfaces.console.built_files import ConsoleFiles
 from apexbridge.surfaces.http.chat import endpoint, stored_responses
 from apexbridge.surfaces.http.middleware.access_log import AccessLog
@@ -15,7 +16,7 @@ from apexbridge.surfaces.http.middleware.audit_trail import AuditTrail
 from apexbridge.surfaces.http.middleware.auth import Access, AccessGuard
 from apexbridge.surfaces.http.middleware.browser_protection import OriginGuard, SecurityHeaders
 from apexbridge.surfaces.http.middleware.compression import CompressedAnswers
-from apexbridge.surfaces.http.middleware.limits import BodyLimit, RateLimit
+from apexbridge.surfaces.http.middleware.limits import BodyLimit, ConcurrencyLimit, RateLimit
 from apexbridge.surfaces.http.middleware.traces import RequestSpans
 from apexbridge.surfaces.http.openapi import complete_document
 from apexbridge.surfaces.http.routes import (
@@ -108,15 +109,18 @@ def create_app(
     complete_document(app, access)
     add_error_handlers(app)
     trail = AuditTrail(bridge.audit, bridge.content_hash)
+    rates = RateLimit(settings.rate_limit, limit_of=lambda key: bridge.keys.limits_of(key).get("rate_limit"))
+    concurrency, unread = ConcurrencyLimit(), UnreadAnswers()
+    app.state.usage = UsageBoard([bridge.usage, rates.usage, concurrency.usage, unread.usage, mcp.usage])
     app.add_middleware(endpoint.ChatDispatch, bridge=bridge)
     app.add_middleware(McpDispatch, endpoint=mcp)
     app.add_middleware(BodyLimit)
-    app.add_middleware(AccessGuard, access=access, keys=bridge.keys, rates=RateLimit(settings.rate_limit), trail=trail)
+    app.add_middleware(AccessGuard, access=access, keys=bridge.keys, rates=rates, concurrency=concurrency, trail=trail)
     app.add_middleware(
         OriginGuard, access=access, hosts=settings.allowed_hosts, origins=settings.allowed_origins, trail=trail
     )
     app.add_middleware(CompressedAnswers)
-    app.add_middleware(PacedAnswers, unread=UnreadAnswers())
+    app.add_middleware(PacedAnswers, unread=unread)
     app.add_middleware(CatchAll)
     app.add_middleware(SecurityHeaders)
     unrouted = [*(route.path for route in chat), *MCP_PATHS]

@@ -5,6 +5,7 @@ from typing import Annotated
 from fastapi import Depends, Path, Query, Request
 
 from apexbridge.bridge import Bridge
+from apexbridge.monitoring.key_usage import UsageBoard
 from apexbridge.skills.manager import SkillManager
 from apexbridge.surfaces.http.transport.requests import caller_of
 
@@ -30,7 +31,13 @@ async def _owner(request: Request) -> str | None:
     return (await _bridge(request)).keys.reach(caller_of(request.scope))
 
 
+async def _usage(request: Request) -> UsageBoard:
+    board: UsageBoard = request.app.state.usage
+    return board
+
+
 ServedBridge = Annotated[Bridge, Depends(_bridge)]
+Usage = Annotated[UsageBoard, Depends(_usage)]
 Skills = Annotated[SkillManager, Depends(_skills)]
 Caller = Annotated[str, Depends(_caller)]
 """The id of the request's API key; empty if it was admitted without one."""

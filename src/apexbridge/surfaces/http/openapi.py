@@ -26,7 +26,7 @@ from apexbridge.retrieval.matches import Why
 from apexbridge.sandbox.models import ExecutionResult
 from apexbridge.storage.run_store import RunState
 from apexbridge.surfaces.http.middleware.auth import Access
-from apexbridge.surfaces.http.middleware.scopes import SESSION_PATH, required_scope
+from apexbridge.surfaces.http.middleware.scopes import SESSION_PATH, is_enough_to_chat, required_scope
 from apexbridge.wire import WireModel
 
 Json = dict[str, Any]
@@ -122,13 +122,14 @@ def _complete(document: Json, *, keys_required: bool) -> None:
 
 
 def _security(method: str, path: str, *, keys_required: bool) -> list[Json]:
-    """The security schemes with the scope that a key needs, and `{}` (none) if keys are optional."""
+    """The security schemes with each scope that is enough, and `{}` (none) if keys are optional. `admin` has all."""
     scope = required_scope(method, path)
     if path == SESSION_PATH:
         return [*({name: list[str]()} for name in _SCHEMES), {}]
     if scope is None:
         return []
-    schemes: list[Json] = [{name: [scope]} for name in _SCHEMES]
+    scopes = [scope, "chat"] if is_enough_to_chat(method, path) else [scope]
+    schemes: list[Json] = [{name: [one]} for one in scopes for name in _SCHEMES]
     return schemes if keys_required else [*schemes, {}]
 
 

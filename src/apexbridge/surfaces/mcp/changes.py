@@ -2,9 +2,11 @@
 
 import asyncio
 import logging
-from collections.abc import Callable, Sequence
-from contextlib import suppress
+from collections import Counter
+from collections.abc import Callable, Iterator, MutableMapping, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
+from typing import Any
 
 import mcp_types as types
 from mcp.server.connection import Connection
@@ -13,6 +15,9 @@ from mcp.server.subscriptions import InMemorySubscriptionBus, PromptsListChanged
 from mcp.shared.exceptions import MCPError
 from mcp_types import INVALID_PARAMS
 
+from apexbridge._fair_queue import decrease
+from apexbridge._usage import ResourceUsage
+from apexbridge.errors import RequestError
 from apexbridge.skills import SKILL_FILE
 from apexbridge.surfaces.mcp.calls import Context, caller_in
 from apexbridge.surfaces.mcp.uris import skill_uri
@@ -22,6 +27,10 @@ from apexbridge.tools.registry import ToolRegistry
 COLLECT_SECONDS = 0.1
 """Changes are reported together: an import of a folder changes hundreds of skills."""
 SEND_SECONDS = 5
+RETRY_SECONDS = 60
+MAX_KEY_SESSIONS = 100
+OPENING = "mcp_opening"
+"""Key of the request's state: is called when the session that the request opens is noted."""
 MAX_SUBSCRIPTIONS = 1_000
 """Resources that one session may subscribe to."""
 logger = logging.getLogger(__name__)
@@ -39,6 +48,35 @@ class OpenSessions:
 
     def __init__(self) -> None:
         self._sessions: dict[Connection, _Session] = {}
+        self._opening: Counter[str] = Counter()
+        """Requests of each caller that are opening a session."""
+
+    @contextmanager
+    def opening(self, caller: str, state: MutableMapping[str, Any]) -> Iterator[None]:
+        """Take the place of a session until the request that opens it has ended, or the session is noted.
+
+        Raises RequestError (RATE_LIMITED) if the caller's key has too many sessions.
+        """
+        if caller and self.count(caller) >= MAX_KEY_SESSIONS:
+            raise RequestError(
+                f"The API key {caller} has {MAX_KEY_SESSIONS} MCP sessions open, the most for one key.",
+                code="RATE_LIMITED",
+                retryAfter=RETRY_SECONDS,
+            )
+        self._opening[caller] += 1
+        is_over = False
+
+        def end() -> None:
+            nonlocal is_over
+            if not is_over:
+                decrease(self._opening, caller)
+            is_over = True
+
+        state[OPENING] = end
+        try:
+            yield
+        finally:
+            end()
 
     async def __call__(self, ctx: Context, call_next: CallNext) -> HandlerResult:
         """Middleware of the MCP server: notes each new session until it ends."""
@@ -46,10 +84,22 @@ class OpenSessions:
             connection = _connection(ctx)
             self._sessions[connection] = _Session(connection, caller_in(ctx))
             connection.exit_stack.callback(self._sessions.pop, connection, None)
+            if ctx.request is not None and (end := ctx.request.scope.get("state", {}).get(OPENING)):
+                end()
         return await call_next(ctx)
 
     def count(self, caller: str) -> int:
-        return sum(session.caller == caller for session in self._sessions.values())
+        """The sessions of a caller, those that are being opened included."""
+        return self._opening[caller] + sum(session.caller == caller for session in self._sessions.values())
+
+    def usage(self, caller: str, *, max_sessions: int) -> ResourceUsage:
+        return ResourceUsage(
+            resource="mcp-sessions",
+            used=self.count(caller),
+            limit=MAX_KEY_SESSIONS if caller else max_sessions,
+            total=self._opening.total() + len(self._sessions),
+            total_limit=max_sessions,
+        )
 
     def all(self) -> list[_Session]:
         return list(self._sessions.values())

@@ -3,13 +3,14 @@
 import asyncio
 import importlib
 import logging
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING
 
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from apexbridge._tasks import start_shared
+from apexbridge._usage import ResourceUsage
 from apexbridge.bridge import Bridge
 from apexbridge.errors import ServerError
 from apexbridge.surfaces.http.transport.error_responses import MCP_PATHS, answer_error
@@ -47,6 +48,10 @@ class McpEndpoint:
         """End the streams that only wait for notifications. The server calls it when it begins to stop."""
         if self._server is not None:
             self._server.end_streams()
+
+    async def usage(self, caller: str) -> Sequence[ResourceUsage]:
+        """Sessions and subscriptions of a caller; none before the first request."""
+        return await self._server.usage(caller) if self._server is not None else ()
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         try:

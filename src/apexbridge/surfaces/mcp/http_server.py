@@ -1,8 +1,8 @@
 """The MCP server behind `/mcp`: sessions of old clients, stateless requests of new ones."""
 
 import asyncio
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager, nullcontext
+from collections.abc import AsyncIterator, Sequence
+from contextlib import ExitStack, asynccontextmanager, nullcontext
 from typing import Any
 
 from mcp.server.auth.middleware.bearer_auth import AuthenticatedUser
@@ -12,6 +12,7 @@ from mcp_types.version import MODERN_PROTOCOL_VERSIONS
 from sse_starlette.sse import AppStatus
 from starlette.types import Message, Receive, Scope, Send
 
+from apexbridge._usage import ResourceUsage
 from apexbridge.bridge import Bridge
 from apexbridge.errors import RequestError
 from apexbridge.surfaces.http.transport.disconnect import DISCONNECT_EXTENSION, on_disconnect
@@ -21,11 +22,9 @@ from apexbridge.surfaces.mcp.calls import CALLS
 from apexbridge.surfaces.mcp.server import McpServer
 
 MAX_SESSIONS = 1_000
-MAX_KEY_SESSIONS = 100
 IDLE_SECONDS = 30 * 60
 NO_LIMIT = 1 << 62
 SESSION_HEADER, VERSION_HEADER = b"mcp-session-id", b"mcp-protocol-version"
-RETRY_SECONDS = 60
 # The SDK's event streams would break off when the server begins to stop. Calls have time to end, as at other routes.
 AppStatus.enable_automatic_graceful_drain = False
 
@@ -53,18 +52,20 @@ class McpHttpServer:
         if caller:
             # A session belongs to the key that opened it: the SDK compares this with later requests.
             scope["user"] = AuthenticatedUser(AccessToken(token="", client_id=caller, scopes=[]))
-            if _is_opening(scope) and self._mcp.sessions.count(caller) >= MAX_KEY_SESSIONS:
-                error = RequestError(
-                    f"The API key {caller} has {MAX_KEY_SESSIONS} MCP sessions open, the most for one key.",
-                    code="RATE_LIMITED",
-                    retryAfter=RETRY_SECONDS,
-                )
-                await answer_error(error, scope, receive, send)
-                return
         if scope["method"] == "GET":
             await self._stream(scope, receive, send)
-        else:
+            return
+        with ExitStack() as stack:
+            if _is_opening(scope):
+                try:
+                    stack.enter_context(self._mcp.sessions.opening(caller, scope["state"]))
+                except RequestError as error:
+                    await answer_error(error, scope, receive, send)
+                    return
             await self._call(scope, receive, send)
+
+    async def usage(self, caller: str) -> Sequence[ResourceUsage]:
+        return self._mcp.usage(caller, max_sessions=MAX_SESSIONS)
 
     def end_streams(self) -> None:
         self._stopping.set()

@@ -15,6 +15,7 @@ from mcp.shared.exceptions import MCPError
 from mcp_types import INTERNAL_ERROR
 
 import apexbridge
+from apexbridge._usage import ResourceUsage
 from apexbridge.bridge import Bridge
 from apexbridge.surfaces.mcp.calls import Context, McpTool, caller_in
 from apexbridge.surfaces.mcp.changes import ChangeNotices, OpenSessions
@@ -110,6 +111,18 @@ class McpServer:
             self._listeners[caller] -= 1
             if not self._listeners[caller]:
                 del self._listeners[caller]
+
+    def usage(self, caller: str, *, max_sessions: int) -> Sequence[ResourceUsage]:
+        return (
+            self.sessions.usage(caller, max_sessions=max_sessions),
+            ResourceUsage(
+                resource="mcp-subscriptions",
+                used=self._listeners[caller],
+                limit=MAX_KEY_LISTENERS if caller else MAX_LISTENERS,
+                total=self._listeners.total(),
+                total_limit=MAX_LISTENERS,
+            ),
+        )
 
     def end_streams(self) -> None:
         """End all subscriptions."""

@@ -46,8 +46,14 @@ class AuditTrail:
         self._log = log
         self._content_hash = content_hash
 
-    async def follow(self, app: ASGIApp, scope: Scope, receive: Receive, send: Send) -> None:
-        """Handle a request and record its act before the response is sent. STORAGE_FULL if it cannot be recorded."""
+    async def follow(
+        self, app: ASGIApp, scope: Scope, receive: Receive, send: Send, *, is_administrative: bool = True
+    ) -> None:
+        """Handle a request and record its act before the response is sent. STORAGE_FULL if it cannot be recorded.
+
+        Of acts that are not administrative, those that changed nothing count as refused attempts, whose rows are
+        limited: a key that may only run could fill the disk with them.
+        """
         try:
             await self._log.ready()
         except ServerError:
@@ -72,7 +78,10 @@ class AuditTrail:
                 outcome=outcome,
                 request_id=identity,
             )
-            await run_to_completion(self._log.append(act))
+            if is_administrative or not 400 <= outcome < 500:
+                await run_to_completion(self._log.append(act))
+            else:
+                self._log.note_refusal(act)
 
         async def watched(message: Message) -> None:
             if message["type"] == "http.response.start" and not is_written:

@@ -65,14 +65,23 @@ def is_loopback(host: str) -> bool:
 class AccessGuard:
     """Authenticates, authorizes and limits requests. Administrative acts are recorded in the audit log."""
 
-    def __init__(self, app: ASGIApp, *, access: Access, keys: KeyStore, rates: RateLimit, trail: AuditTrail) -> None:
+    def __init__(
+        self,
+        app: ASGIApp,
+        *,
+        access: Access,
+        keys: KeyStore,
+        rates: RateLimit,
+        concurrency: ConcurrencyLimit,
+        trail: AuditTrail,
+    ) -> None:
         self._app = app
         self._access = access
         self._owner = access.owner.encode() if access.owner else None
         self._keys = keys
         self._rates = rates
         self._trail = trail
-        self._concurrency = ConcurrencyLimit()
+        self._concurrency = concurrency
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
@@ -94,7 +103,8 @@ class AccessGuard:
                 is_export=_is_export(scope),
             ) as counted:
                 if needed is not None and is_act(scope["method"], needed):
-                    await self._trail.follow(self._app, scope, counted, send)
+                    is_administrative = needed == "admin"
+                    await self._trail.follow(self._app, scope, counted, send, is_administrative=is_administrative)
                 else:
                     await self._app(scope, counted, send)
         except ApexBridgeError as error:  # raised by the checks and the trail only: the app handles its own errors

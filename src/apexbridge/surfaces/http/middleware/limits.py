@@ -2,13 +2,14 @@
 
 import math
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from apexbridge._json import JsonShapeError, check_shape
+from apexbridge._usage import ResourceUsage
 from apexbridge.errors import ApexBridgeError, InvalidInputError, RequestError
 from apexbridge.surfaces.http.middleware.scopes import is_upload
 from apexbridge.surfaces.http.transport.error_responses import answer_error
@@ -18,6 +19,8 @@ MAX_KEY_REQUESTS = 1024
 """Concurrent requests of one key, including streams."""
 MAX_KEY_BYTES = 128 * 1024 * 1024
 """Total size of the bodies of those requests, as far as they are in memory."""
+MAX_BYTES = 512 * 1024 * 1024
+"""The same for all keys. Beyond that each key may have the body of one request in memory."""
 MAX_KEY_UPLOADS = 4
 """Archives and uploads of one key that are being received or inspected."""
 MAX_KEY_EXPORTS = 4
@@ -39,25 +42,45 @@ class RefusedError(BaseException):
 class RateLimit:
     """A token bucket per key, in memory. A minute without requests fills it."""
 
-    def __init__(self, requests_a_minute: int, *, clock: Callable[[], float] = time.monotonic) -> None:
+    def __init__(
+        self,
+        requests_a_minute: int,
+        *,
+        limit_of: Callable[[str], int | None] = lambda key: None,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        """`limit_of` returns the requests a minute of one key, if they differ; 0 for any number."""
         self._clock = clock
-        self._size = float(requests_a_minute)
-        self._refill = requests_a_minute / 60
+        self._default = requests_a_minute
+        self._limit_of = limit_of
         self._buckets: dict[str, tuple[float, float]] = {}
         """Tokens left for each key, and the time of that count."""
 
     def take(self, key: str) -> int:
         """Take a token. Returns 0 if the request may proceed, else the seconds until the next token."""
-        if not self._size:
+        limit = self._limit(key)
+        if not limit:
             return 0
-        now = self._clock()
-        left, since = self._buckets.get(key, (self._size, now))
-        left = min(self._size, left + (now - since) * self._refill)
+        now, refill = self._clock(), limit / 60
+        left = self._left(key, limit, now)
         if left < 1:
             self._buckets[key] = (left, now)
-            return math.ceil((1 - left) / self._refill)
+            return math.ceil((1 - left) / refill)
         self._buckets[key] = (left - 1, now)
         return 0
+
+    async def usage(self, caller: str) -> Sequence[ResourceUsage]:
+        limit = self._limit(caller) if caller else 0
+        used = limit - math.floor(self._left(caller, limit, self._clock())) if limit else 0
+        return (ResourceUsage(resource="requests-this-minute", used=used, limit=limit or None),)
+
+    def _limit(self, key: str) -> int:
+        own = self._limit_of(key)
+        return self._default if own is None else own
+
+    def _left(self, key: str, limit: int, now: float) -> float:
+        left, since = self._buckets.get(key, (limit, now))
+        return min(float(limit), left + (now - since) * limit / 60)
 
 
 @dataclass(slots=True)
@@ -73,6 +96,8 @@ class ConcurrencyLimit:
 
     def __init__(self) -> None:
         self._usage: dict[str, _Usage] = {}
+        self._body_bytes = 0
+        """Of all keys."""
 
     @contextmanager
     def request(
@@ -100,7 +125,10 @@ class ConcurrencyLimit:
             if size := len(message.get("body", b"")):
                 if usage.body_bytes + size > MAX_KEY_BYTES:
                     raise RefusedError(_too_many(caller, f"{MAX_KEY_BYTES // 1024 // 1024} MB of requests"))
+                if usage.body_bytes > received and self._body_bytes + size > MAX_BYTES:
+                    raise RefusedError(_busy())
                 usage.body_bytes += size
+                self._body_bytes += size
                 received += size
             return message
 
@@ -114,8 +142,49 @@ class ConcurrencyLimit:
             usage.uploads -= is_upload
             usage.exports -= is_export
             usage.body_bytes -= received
+            self._body_bytes -= received
             if not usage.requests:
                 del self._usage[caller]
+
+    async def usage(self, caller: str) -> Sequence[ResourceUsage]:
+        own, everyone = self._usage.get(caller, _Usage()), self._usage.values()
+        return (
+            ResourceUsage(
+                resource="requests",
+                used=own.requests,
+                limit=MAX_KEY_REQUESTS,
+                total=sum(usage.requests for usage in everyone),
+            ),
+            ResourceUsage(
+                resource="request-bytes",
+                used=own.body_bytes,
+                limit=MAX_KEY_BYTES,
+                total=self._body_bytes,
+                total_limit=MAX_BYTES,
+                unit="bytes",
+            ),
+            ResourceUsage(
+                resource="uploads-in-progress",
+                used=own.uploads,
+                limit=MAX_KEY_UPLOADS,
+                total=sum(usage.uploads for usage in everyone),
+            ),
+            ResourceUsage(
+                resource="exports-in-progress",
+                used=own.exports,
+                limit=MAX_KEY_EXPORTS,
+                total=sum(usage.exports for usage in everyone),
+            ),
+        )
+
+
+def _busy() -> RequestError:
+    return RequestError(
+        f"The requests of all API keys in progress have {MAX_BYTES // 1024 // 1024} MB, and this key has others in "
+        "progress. Wait for their answers first.",
+        code="RATE_LIMITED",
+        retryAfter=RETRY_SECONDS,
+    )
 
 
 def _too_many(caller: str, what: str) -> RequestError:

@@ -3,23 +3,48 @@
 from collections.abc import Mapping
 from dataclasses import asdict
 from datetime import UTC, datetime
-from typing import Annotated, Any
+from typing import Annotated, Any, cast
 
 from fastapi import APIRouter, Path, Query, Request
 from pydantic import Field
 
 from apexbridge._time import now_ms
-from apexbridge.storage.key_store import MAX_NAME_CHARACTERS, ApiKey, KeyScope, KeyStore
-from apexbridge.surfaces.http.deps import DEFAULT_LIMIT, PageLimit, PageNumber, ServedBridge
+from apexbridge.monitoring.key_usage import KeyUsage
+from apexbridge.storage.key_store import MAX_NAME_CHARACTERS, ApiKey, KeyLimits, KeyScope, KeyStore
+from apexbridge.surfaces.http.deps import DEFAULT_LIMIT, PageLimit, PageNumber, ServedBridge, Usage
 from apexbridge.surfaces.http.middleware.audit_trail import note
 from apexbridge.wire import WireInput, WireModel
 
 MAX_LIFE_SECONDS = 10 * 366 * 24 * 3600
 MAX_FILTER_CHARACTERS = 300
+MAX_LIMIT = 1_000_000_000
+KeyId = Annotated[str, Path(alias="id", description="The key's id.")]
 router = APIRouter(tags=["access"])
 
 
-class KeyInput(WireInput):
+class KeyChange(WireInput):
+    """Limits of one key. A field that is missing leaves its limit as it is."""
+
+    quota_mb: int | None = Field(
+        default=None, ge=0, le=MAX_LIMIT, description="Disk quota; 0 for none, null for `APEX_KEY_QUOTA_MB`."
+    )
+    max_runs: int | None = Field(
+        default=None, ge=1, le=MAX_LIMIT, description="Runs that are active at a time; null for as many as there are."
+    )
+    rate_limit: int | None = Field(
+        default=None, ge=0, le=MAX_LIMIT, description="Requests a minute; 0 for any number, null for `APEX_RATE_LIMIT`."
+    )
+
+    @property
+    def limits(self) -> KeyLimits:
+        return cast(
+            KeyLimits, self.model_dump(include=set(KeyLimits.__annotations__) & self.model_fields_set, by_alias=False)
+        )
+
+
+class KeyInput(KeyChange):
+    """A new key."""
+
     name: str = Field(min_length=1, max_length=MAX_NAME_CHARACTERS, description="Who or what uses it.")
     scopes: list[KeyScope] = Field(min_length=1, max_length=10, description="Any of chat, read, run, admin.")
     expires_in: int | None = Field(
@@ -37,6 +62,15 @@ class KeyView(WireModel):
     expires_at: datetime | None
     revoked_at: datetime | None
     last_used_at: datetime | None = Field(description="Updated with a short delay.")
+    quota_mb: int | None = Field(description="Its own disk quota; null for the one of all keys.")
+    max_runs: int | None = Field(description="Its own limit of active runs; null if it has none.")
+    rate_limit: int | None = Field(description="Its own requests a minute; null for those of all keys.")
+
+
+class KeyDetail(KeyView):
+    """A key, and what it holds."""
+
+    usage: list[KeyUsage]
 
 
 class NewKey(KeyView):
@@ -58,21 +92,34 @@ async def list_keys(bridge: ServedBridge) -> list[KeyView]:
     return [KeyView(**_fields(key)) for key in bridge.keys.list()]
 
 
+@router.get("/api/keys/{id}")
+async def show_key(bridge: ServedBridge, usage: Usage, identity: KeyId) -> KeyDetail:
+    """Show a key and what it holds of every limited resource."""
+    key = bridge.keys.known(identity)
+    return KeyDetail(**_fields(key), usage=await usage.of(identity))
+
+
+@router.patch("/api/keys/{id}")
+async def change_key(bridge: ServedBridge, request: Request, identity: KeyId, body: KeyChange) -> KeyView:
+    """Change the limits of a key, from now on."""
+    key = await bridge.keys.change(identity, body.limits)
+    note(request, detail=", ".join(f"{name} {value}" for name, value in body.limits.items()))
+    return KeyView(**_fields(key))
+
+
 @router.post("/api/keys", status_code=201)
 async def create_key(bridge: ServedBridge, request: Request, body: KeyInput) -> NewKey:
     """Create a key. Its secret is only in this response."""
     expires_at = now_ms() + body.expires_in * 1000 if body.expires_in else None
-    key, text = await bridge.keys.create(body.name, body.scopes, expires_at=expires_at)
+    key, text = await bridge.keys.create(body.name, body.scopes, expires_at=expires_at, limits=body.limits)
     note(request, target=key.id, detail=f"{key.name}: {', '.join(sorted(key.scopes))}")
     return NewKey(**_fields(key), key=text)
 
 
 @router.delete("/api/keys/{id}")
-async def revoke_key(
-    bridge: ServedBridge, identity: Annotated[str, Path(alias="id", description="The key's id.")]
-) -> KeyView:
+async def revoke_key(bridge: ServedBridge, identity: KeyId) -> KeyView:
     """Revoke a key, permanently and immediately."""
-    return KeyView(**_fields(await bridge.keys.revoke(identity)))
+    return KeyView(**_fields(await bridge.revoke_key(identity)))
 
 
 class AuditEntry(WireModel):
@@ -149,7 +196,8 @@ def _entry(row: Mapping[str, Any], keys: KeyStore) -> AuditEntry:
 def _fields(key: ApiKey) -> dict[str, Any]:
     times = ("created_at", "expires_at", "revoked_at", "last_used_at")
     fields = {name: _moment(getattr(key, name)) for name in times}
-    return {"id": key.id, "name": key.name, "scopes": sorted(key.scopes), **fields}
+    limits = {"quota_mb": key.quota_mb, "max_runs": key.max_runs, "rate_limit": key.rate_limit}
+    return {"id": key.id, "name": key.name, "scopes": sorted(key.scopes), **fields, **limits}
 
 
 def _moment(milliseconds: int | None) -> datetime | None:

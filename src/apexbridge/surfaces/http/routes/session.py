@@ -1,15 +1,17 @@
 """What the sender of a request may do, for pages that show only that."""
 
 from datetime import datetime
+from typing import Annotated
 
-from fastapi import APIRouter, Request
+from fastapi import APIRouter, Query, Request
 from pydantic import Field
 
 import apexbridge
 from apexbridge._time import from_ms
+from apexbridge.monitoring.key_usage import KeyUsage
 from apexbridge.skills.package.archive import MAX_ARCHIVE_BYTES
 from apexbridge.storage.key_store import SCOPES, ApiKey, KeyScope
-from apexbridge.surfaces.http.deps import Caller, ServedBridge
+from apexbridge.surfaces.http.deps import Caller, ServedBridge, Usage
 from apexbridge.surfaces.http.middleware.auth import Access
 from apexbridge.surfaces.http.middleware.limits import MAX_BODY_BYTES
 from apexbridge.surfaces.http.middleware.scopes import SESSION_PATH
@@ -59,10 +61,17 @@ class SessionInfo(WireModel):
     model_configured: bool | None = Field(description="Whether a model server is configured.")
     features: SessionFeatures | None
     limits: SessionLimits | None
+    usage: list[KeyUsage] | None = Field(description="What the key holds, if it is asked for.")
 
 
 @router.get(SESSION_PATH)
-async def show_session(request: Request, bridge: ServedBridge, caller: Caller) -> SessionInfo:
+async def show_session(
+    request: Request,
+    bridge: ServedBridge,
+    caller: Caller,
+    board: Usage,
+    usage: Annotated[bool, Query(description="Return what the key holds.")] = False,
+) -> SessionInfo:
     """Show what the sender of this request may do."""
     access: Access = request.app.state.access
     if access.keys_required and not caller and not is_owner(request.scope):
@@ -87,6 +96,7 @@ async def show_session(request: Request, bridge: ServedBridge, caller: Caller) -
         limits=SessionLimits(
             upload_bytes=MAX_ARCHIVE_BYTES, archive_bytes=MAX_ARCHIVE_BYTES, request_bytes=MAX_BODY_BYTES
         ),
+        usage=await board.of(caller) if usage else None,
     )
 
 
@@ -102,6 +112,7 @@ def _anonymous() -> SessionInfo:
         model_configured=None,
         features=None,
         limits=None,
+        usage=None,
     )
 
 

@@ -2,11 +2,12 @@
 
 import asyncio
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, nullcontext
 
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
+from apexbridge._usage import ResourceUsage
 from apexbridge.errors import ServerError
 from apexbridge.surfaces.http.transport.error_responses import answer_error
 from apexbridge.surfaces.http.transport.requests import caller_of
@@ -29,6 +30,18 @@ class UnreadAnswers:
 
     def bytes_of(self, caller: str) -> int:
         return self._held[caller]
+
+    async def usage(self, caller: str) -> Sequence[ResourceUsage]:
+        return (
+            ResourceUsage(
+                resource="unread-bytes",
+                used=self._held[caller],
+                limit=MAX_HELD_BYTES if caller else MAX_HELD_TOTAL,
+                total=self._total,
+                total_limit=MAX_HELD_TOTAL,
+                unit="bytes",
+            ),
+        )
 
     @contextmanager
     def claim(self, caller: str, size: int) -> Iterator[None]:
