@@ -189,6 +189,34 @@ class RemovedItem(WireModel):
     """Bytes on the disk; 0 for a hidden skill."""
 
 
+class Finding(WireModel):
+    """What the scan of a skill found at one place."""
+
+    rule: str
+    kind: str
+    severity: Literal["low", "medium", "high"]
+    path: str
+    """The file, relative to the skill's folder."""
+    line: int | None
+    text: str
+    """The text, shortened and escaped."""
+    why: str
+    advice: str
+
+    def __str__(self) -> str:
+        where = self.path if self.line is None else f"{self.path} line {self.line}"
+        return f"{self.severity} {self.rule}, {where}: {self.why} {self.text!r}"
+
+
+class ContentScan(WireModel):
+    """The findings in a skill, the most severe first."""
+
+    findings: list[Finding]
+    files: int
+    complete: bool
+    """Whether all bytes of all files were scanned; large packages are scanned up to a limit."""
+
+
 class InstallReceipt(Receipt):
     """The answer to an install.
 
