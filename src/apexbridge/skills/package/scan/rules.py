@@ -8,7 +8,8 @@ import re
 from dataclasses import dataclass
 from typing import Literal
 
-Severity = Literal["low", "medium", "high"]
+from apexbridge.skills import Severity
+
 Kind = Literal[
     "override",
     "hidden-text",
@@ -132,7 +133,8 @@ RULES: tuple[Rule, ...] = (
         "override-instructions",
         "override",
         rf"\b(?:ignore|disregard|forget|overrule|discard|abandon|pay no attention to|do not follow|don't follow|"
-        rf"do not obey|stop following|no longer follow){W}{SOME}{{0,4}}?"
+        rf"do not obey|stop following|no longer follow)(?!{W}(?:files?|lines?|paths?|folders?|columns?|rows?|errors?|warnings?|"
+        rf"whitespace|case)\b){W}{SOME}{{0,4}}?"
         rf"(?:previous|prior|earlier|above|preceding|original|system|safety|other|user'?s?|operator'?s?|your|former|"
         rf"initial|developer'?s?|anthropic'?s?|openai'?s?){W}{SOME}{{0,3}}?{_RULES_OF_OTHERS}",
         "ignore|disregard|forget|overrule|discard|abandon|no attention|follow|obey",
@@ -379,7 +381,7 @@ RULES: tuple[Rule, ...] = (
     _rule(
         "download-and-run",
         "remote-code",
-        rf"\b(?:{_FETCH}|urlretrieve|certutil\b|bitsadmin\b|downloadfile\b)[^\n]{{0,250}}(?:&&|;|\n)[^\n]{{0,80}}(?:\n[^\n]{{0,80}})?"
+        rf"\b(?:{_FETCH}|urlretrieve|certutil\b|bitsadmin\b|downloadfile\b)[^\n]{{0,150}}(?:&&|;|\n)[^\n]{{0,40}}(?:\n[^\n]{{0,40}})?"
         r"(?:\bchmod\s{1,3}(?:-r\s)?(?:[augo]{0,3}\+x|0?7[0-7]{2})|\bstart-process\b|\bxattr\s{1,3}-[a-z]{1,3}\b|\bos\.startfile|"
         r"\bsubprocess\.|\bos\.system|\bexecfile|\bopen\s{1,3}/tmp|(?:ba|z)?sh\s{1,3}/?(?:tmp|[\w.-]{1,40}\.sh)|"
         r"\bpython[0-9.]{0,4}\s{1,3}/tmp)",
@@ -568,6 +570,15 @@ RULES: tuple[Rule, ...] = (
         code="medium",
     ),
     _rule(
+        "names-agent-configuration",
+        "persistence",
+        rf"(?:~|\$home|%userprofile%|home\(\)|homedir\(\))[^\n]{{0,30}}?(?:{_AGENT_FILES})",
+        "claude|agents.md|gemini.md|soul.md|heartbeat.md|rules|instructions.md|mcp.json|.codex",
+        "It names the configuration of an agent for all projects of the user.",
+        text=None,
+        code="medium",
+    ),
+    _rule(
         "lasting-instructions",
         "persistence",
         rf"\b(?:remember|save|store|add|append|write|persist|keep|put){W}{SOME}{{0,10}}?(?:{_AGENT_FILES}|memory|memories|"
@@ -657,3 +668,26 @@ RULES: tuple[Rule, ...] = (
         code=None,
     ),
 )
+QUOTING = re.compile(
+    r"\b(?:injections?|injected|jailbreak\w{0,4}|attacks?|attackers?|malicious|malware|detect\w{0,5}|e\.g|vulnerab\w{1,8}|"
+    r"red flags?|suspicious|phishing|scan(?:s|ner|ning)?|threats?|pentest\w{0,4}|exploit\w{0,6}|ctf|flag(?:s|ged|ging)?|refuse|reject|"
+    r"block(?:s|ed)?|untrusted|adversar\w{1,5}|dangerous|anti-?patterns?|forbidden|prohibited|bad:|wrong|red team\w{0,4}|payloads?|"
+    r"look for|watch for|such as|risk(?:s|y)?|patterns?|prevent\w{0,4}|protect\w{0,4}|insecure|unsafe|violat\w{1,6}|hostile|"
+    r"poison\w{0,4}|tamper\w{0,4}|spoof\w{0,4}|never (?:run|use|read|pipe|commit|do|follow|obey|execute|access)|"
+    r"do not (?:run|use|read|pipe|commit|follow|obey|execute|access)|don't (?:run|use|read|pipe|commit|follow|obey|execute|access)|"
+    r"attempts?|tries to|trying to|warning signs?|audit\w{0,4}|security (?:review|check|rule))\b"
+)
+"""Words around a match that show that an attack is only described, or forbidden."""
+INSTRUCTION = re.compile(
+    r"\b(?:assistant|agents?|ai\b|llms?|models?|claude|chatgpt|gpt|copilot|codex|gemini|bot)\b[^\n]{0,60}?\b(?:must|should|shall|always|"
+    r"never|execute|run|read|send|fetch|ignore|upload|include|append|download|call|do not|don't|before|when|obey|follow|open)\b|"
+    r"\b(?:you must|you should|always (?:run|execute|send|include|call|read|add)|first (?:run|execute|read|send)|"
+    r"(?:run|execute|send|upload|fetch|download|read|append|include|open)\s{1,3}(?:the |all |any |this |contents? of |`|~/|https?:|scripts/|/)|"
+    r"do not (?:tell|mention|reveal|show)|ignore (?:the|all|any|previous|prior)|instead of|system prompt)"
+)
+"""A text that tells a model what to do."""
+DECODED = re.compile(
+    r"\b(?:curl|wget|bash|/bin/sh|powershell|exec\(|eval\(|import (?:os|socket|subprocess)|os\.system|subprocess|nc -|rm -rf|chmod|"
+    r"ignore (?:all|previous|the)|child_process|invoke-|iex|/dev/tcp|base64 -d|urlopen|requests\.(?:get|post))"
+)
+"""What a decoded text must contain to be a command or an instruction."""

@@ -9,15 +9,17 @@ from base64 import b64decode
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
+from itertools import islice
 from pathlib import Path, PurePosixPath
 from typing import BinaryIO
 
 from apexbridge._safe_open import open_file_beneath
 from apexbridge._text import escaped
+from apexbridge.skills import Severity
 from apexbridge.skills.models import ContentScan, Finding
 from apexbridge.skills.package.archive import Entry, read_entry
 from apexbridge.skills.package.fingerprint import scan_folder
-from apexbridge.skills.package.scan.rules import ADVICE, RULES, Kind, Rule, Severity
+from apexbridge.skills.package.scan.rules import ADVICE, DECODED, INSTRUCTION, QUOTING, RULES, Kind, Rule
 from apexbridge.skills.package.scan.text import (
     BETWEEN_LETTERS,
     DIRECTIONS,
@@ -26,78 +28,114 @@ from apexbridge.skills.package.scan.text import (
     SELECTORS,
     TAGS,
     Lines,
-    fences,
     hidden_texts,
     paragraphs,
     plain,
 )
 
-MAX_FILE_BYTES = 512 * 1024
+MAX_FILE_BYTES = 256 * 1024
 """Of one file that are read."""
-MAX_TOTAL_BYTES = 4 * 1024 * 1024
+MAX_TOTAL_BYTES = 2 * 1024 * 1024
 """Of all files of a skill."""
 MAX_FILES = 2_000
 MAX_FINDINGS_OF_A_RULE = 5
 """In one file."""
 MAX_FINDINGS = 200
+MAX_MATCHES = 200
+"""Of one rule in one file that are looked at."""
+WINDOW, OVERLAP = 8_000, 1_000
+"""Characters; a match that begins in a window may end in the overlap."""
 MAX_SHOWN = 160
 """Characters of the text that a finding shows."""
 ORDER: dict[Severity, int] = {"low": 0, "medium": 1, "high": 2}
 
 _PROSE = frozenset({".md", ".mdx", ".markdown", ".txt", ".rst", ".adoc", ".html", ".htm", ".mdc"})
 _MARKUP = frozenset({".md", ".mdx", ".markdown", ".html", ".htm", ".mdc"})
-_NATIVE = (b"\x7fELF", b"MZ\x90", b"\xfe\xed\xfa\xce", b"\xfe\xed\xfa\xcf", b"\xce\xfa\xed\xfe", b"\xcf\xfa\xed\xfe", b"\0asm", b"dex\n")
-_NATIVE_SUFFIXES = frozenset({".exe", ".dll", ".so", ".dylib", ".scr", ".msi", ".node", ".com", ".pif", ".appimage", ".apk"})
+_NATIVE = (
+    b"\x7fELF",
+    b"MZ\x90",
+    b"\xfe\xed\xfa\xce",
+    b"\xfe\xed\xfa\xcf",
+    b"\xce\xfa\xed\xfe",
+    b"\xcf\xfa\xed\xfe",
+    b"\0asm",
+    b"dex\n",
+)
+_NATIVE_SUFFIXES = frozenset(
+    {".exe", ".dll", ".so", ".dylib", ".scr", ".msi", ".node", ".com", ".pif", ".appimage", ".apk"}
+)
 _BYTECODE_SUFFIXES = frozenset({".pyc", ".pyo", ".class", ".jar", ".luac", ".wasm", ".jsc"})
-_ARCHIVES = frozenset({".zip", ".rar", ".7z", ".tar", ".tgz", ".gz", ".xz", ".bz2", ".iso", ".img", ".cab", ".whl", ".dmg", ".pkg"})
-_CODE_SUFFIXES_OF_LAUNCHERS = frozenset({".lnk", ".url", ".desktop", ".hta", ".vbs", ".vbe", ".jse", ".wsf", ".scpt"})
+_ARCHIVES = frozenset(
+    {".zip", ".rar", ".7z", ".tar", ".tgz", ".gz", ".xz", ".bz2", ".iso", ".img", ".cab", ".whl", ".dmg", ".pkg"}
+)
+_LAUNCHERS = frozenset({".lnk", ".url", ".desktop", ".hta", ".vbs", ".vbe", ".jse", ".wsf", ".scpt"})
+_SOURCES = frozenset({".py", ".js", ".mjs", ".cjs", ".ts", ".sh", ".ps1", ".rb", ".md", ".txt", ".json"})
 _ENCRYPTED = 0x1
 _ADDRESS = re.compile(r"https?://([^\s/\"'`)>|;&]{1,200})")
 _KNOWN_INSTALLERS = (
-    "astral.sh", "sh.rustup.rs", "rustup.rs", "get.docker.com", "bun.sh", "deno.land", "raw.githubusercontent.com/homebrew",
-    "deb.nodesource.com", "fnm.vercel.app", "install.python-poetry.org", "get.helm.sh", "cli.github.com", "claude.ai",
-    "get.pnpm.io", "starship.rs", "get.sdkman.io", "ollama.com", "fly.io", "tailscale.com", "mise.run", "just.systems",
-    "proto.moonrepo.dev", "get.volta.sh", "packages.cloud.google.com", "sdk.cloud.google.com", "aka.ms", "brew.sh",
-    "raw.githubusercontent.com/nvm-sh", "raw.githubusercontent.com/helm", "foundry.paradigm.xyz", "get.k3s.io",
-    "cursor.com", "opencode.ai", "pixi.sh", "bootstrap.pypa.io", "getcomposer.org", "get.rvm.io", "nixos.org",
-    "raw.githubusercontent.com/astral-sh", "dl.yarnpkg.com", "ghcr.io", "apt.releases.hashicorp.com", "localhost", "127.0.0.1",
+    "astral.sh",
+    "sh.rustup.rs",
+    "rustup.rs",
+    "get.docker.com",
+    "bun.sh",
+    "deno.land",
+    "raw.githubusercontent.com/homebrew",
+    "deb.nodesource.com",
+    "fnm.vercel.app",
+    "install.python-poetry.org",
+    "get.helm.sh",
+    "cli.github.com",
+    "claude.ai",
+    "get.pnpm.io",
+    "starship.rs",
+    "get.sdkman.io",
+    "ollama.com",
+    "fly.io",
+    "tailscale.com",
+    "mise.run",
+    "just.systems",
+    "proto.moonrepo.dev",
+    "get.volta.sh",
+    "packages.cloud.google.com",
+    "sdk.cloud.google.com",
+    "aka.ms",
+    "brew.sh",
+    "raw.githubusercontent.com/nvm-sh",
+    "raw.githubusercontent.com/helm",
+    "foundry.paradigm.xyz",
+    "get.k3s.io",
+    "cursor.com",
+    "opencode.ai",
+    "pixi.sh",
+    "bootstrap.pypa.io",
+    "getcomposer.org",
+    "get.rvm.io",
+    "nixos.org",
+    "raw.githubusercontent.com/astral-sh",
+    "dl.yarnpkg.com",
+    "ghcr.io",
+    "apt.releases.hashicorp.com",
+    "localhost",
+    "127.0.0.1",
 )
 _SUSPICIOUS = re.compile(
     r"\A(?:\d{1,3}(?:\.\d{1,3}){3}\b(?<!127\.0\.0\.1)|[^/]*(?:pastebin|paste\.|hastebin|transfer\.sh|0x0\.st|glot\.io|rentry|gofile|catbox|"
     r"bit\.ly|tinyurl|t\.co\b|is\.gd|goo\.gl|cutt\.ly|rb\.gy|ngrok|trycloudflare|webhook\.site|gist\.githubusercontent|\.onion|"
     r"\.tk\b|\.xyz\b|\.top\b|\.icu\b|discordapp|workers\.dev|duckdns))"
 )
-_QUOTING = re.compile(
-    r"\b(?:injections?|injected|jailbreak\w{0,4}|attacks?|attackers?|malicious|malware|detect\w{0,5}|e\.g|vulnerab\w{1,8}|"
-    r"red flags?|suspicious|phishing|scan(?:s|ner|ning)?|threats?|pentest\w{0,4}|exploit\w{0,6}|ctf|flag(?:s|ged|ging)?|refuse|reject|"
-    r"block(?:s|ed)?|untrusted|adversar\w{1,5}|dangerous|anti-?patterns?|forbidden|prohibited|bad:|wrong|red team\w{0,4}|payloads?|"
-    r"look for|watch for|such as|risk(?:s|y)?|patterns?|prevent\w{0,4}|protect\w{0,4}|insecure|unsafe|violat\w{1,6}|hostile|"
-    r"poison\w{0,4}|tamper\w{0,4}|spoof\w{0,4}|never (?:run|use|read|pipe|commit|do|follow|obey|execute|access)|"
-    r"do not (?:run|use|read|pipe|commit|follow|obey|execute|access)|don't (?:run|use|read|pipe|commit|follow|obey|execute|access)|"
-    r"attempts?|tries to|trying to|warning signs?|audit\w{0,4}|security (?:review|check|rule))\b"
-)
 _QUOTED_BEFORE = 240
 """Characters before a match in which a word shows that an attack is only described."""
-_INSTRUCTION = re.compile(
-    r"\b(?:assistant|agents?|ai\b|llms?|models?|claude|chatgpt|gpt|copilot|codex|gemini|bot)\b[^\n]{0,60}?\b(?:must|should|shall|always|"
-    r"never|execute|run|read|send|fetch|ignore|upload|include|append|download|call|do not|don't|before|when|obey|follow|open)\b|"
-    r"\b(?:you must|you should|always (?:run|execute|send|include|call|read|add)|first (?:run|execute|read|send)|"
-    r"(?:run|execute|send|upload|fetch|download|read|append|include|open)\s{1,3}(?:the |all |any |this |contents? of |`|~/|https?:|scripts/|/)|"
-    r"do not (?:tell|mention|reveal|show)|ignore (?:the|all|any|previous|prior)|instead of|system prompt)"
-)
 _BLOB = re.compile(r"[A-Za-z0-9+/]{24,8192}={0,2}")
-_DECODED = re.compile(
-    r"\b(?:curl|wget|bash|/bin/sh|powershell|exec\(|eval\(|import (?:os|socket|subprocess)|os\.system|subprocess|nc -|rm -rf|chmod|"
-    r"ignore (?:all|previous|the)|child_process|invoke-|iex|/dev/tcp|base64 -d|urlopen|requests\.(?:get|post))"
-)
-MAX_BLOBS = 200
 _COMPUTED: dict[str, tuple[Kind, str]] = {
     "hidden-instructions": ("hidden-text", "Text that a renderer does not show tells the model what to do."),
     "invisible-element": ("hidden-text", "A style makes this text invisible for people, but not for the model."),
     "tag-characters": ("unicode", "Invisible characters spell a text that only the model reads."),
     "variation-selectors": ("unicode", "A run of invisible characters can carry a hidden text."),
     "invisible-in-word": ("unicode", "Invisible characters inside words hide them from people and from scanners."),
-    "text-direction": ("unicode", "Characters that change the direction make text or code look different from what it is."),
+    "text-direction": (
+        "unicode",
+        "Characters that change the direction make text or code look different from what it is.",
+    ),
     "look-alike-letters": ("unicode", "Letters of another alphabet make a word look like another one."),
     "encoded-payload": ("obfuscation", "An encoded text contains a command or an instruction."),
     "native-program": ("binary", "A compiled program cannot be reviewed."),
@@ -130,7 +168,8 @@ def scan_skill_folder(folder: Path) -> ContentScan:
 def scan_package_entries(file: BinaryIO, entries: Iterable[Entry], depth: int) -> ContentScan:
     """Scan the files of one skill of an archive, whose names have `depth` components in front."""
     return scan(
-        SourceFile(path="/".join(entry.parts[depth:]), size=entry.size, read=_entry_reader(file, entry)) for entry in entries
+        SourceFile(path="/".join(entry.parts[depth:]), size=entry.size, read=_entry_reader(file, entry))
+        for entry in entries
     )
 
 
@@ -175,7 +214,7 @@ def _scan_file(path: str, data: bytes) -> Iterator[Finding]:
     if suffix in _BYTECODE_SUFFIXES:
         yield _computed("bytecode", "high", path, None, name.name)
         return
-    if suffix in _CODE_SUFFIXES_OF_LAUNCHERS:
+    if suffix in _LAUNCHERS:
         yield _computed("launcher", "medium", path, None, name.name)
     if suffix in _ARCHIVES:
         is_encrypted = data[:4] == b"PK\x03\x04" and bool(data[6:7] and data[6] & _ENCRYPTED)
@@ -185,7 +224,7 @@ def _scan_file(path: str, data: bytes) -> Iterator[Finding]:
             yield _computed("archive", "low", path, None, name.name)
         return
     if b"\0" in data[:8192]:
-        if suffix in (".py", ".js", ".mjs", ".cjs", ".ts", ".sh", ".ps1", ".rb", ".md", ".txt", ".json"):
+        if suffix in _SOURCES:
             yield _computed("unreadable-source", "high", path, None, name.name)
         return
     text = data.decode("utf-8", "replace")
@@ -206,11 +245,9 @@ def _rule_findings(path: str, text: str, is_prose: bool) -> Iterator[Finding]:
     lines = Lines(seen)
     for rule in RULES:
         severity = rule.text if is_prose else rule.code
-        if severity is None or not any(trigger in seen for trigger in rule.triggers):
+        if severity is None:
             continue
-        for number, found in enumerate(rule.pattern.finditer(view if rule.id != "download-and-run" else seen)):
-            if number >= MAX_MATCHES:
-                break
+        for found in islice(_matches(rule, view if rule.id != "download-and-run" else seen), MAX_MATCHES):
             weight = _by_address(found[0], severity) if rule.by_address else severity
             if is_prose and weight != "low" and _is_quoted(view, found.start(), found.end()):
                 weight = "low"
@@ -218,8 +255,14 @@ def _rule_findings(path: str, text: str, is_prose: bool) -> Iterator[Finding]:
             yield _finding(rule, weight, path, lines.number(start), found[0])
 
 
-MAX_MATCHES = 200
-"""Of one rule in one file that are looked at."""
+def _matches(rule: Rule, text: str) -> Iterator[re.Match[str]]:
+    """The matches of a rule. A regular expression blocks all threads, so it reads one window of the text at a time."""
+    for start in range(0, len(text), WINDOW):
+        end = start + WINDOW + OVERLAP
+        if any(text.find(trigger, start, end) >= 0 for trigger in rule.triggers):
+            for found in rule.pattern.finditer(text, start, end):
+                if found.start() < start + WINDOW:
+                    yield found
 
 
 def _by_address(match: str, severity: Severity) -> Severity:
@@ -243,7 +286,7 @@ def _is_quoted(text: str, start: int, end: int) -> bool:
     """Whether the words around a match show that it describes an attack or forbids it."""
     before = text[max(0, start - _QUOTED_BEFORE) : start]
     after = text[end : end + 80].split("\n", 1)[0]
-    return bool(_QUOTING.search(before)) or bool(_QUOTING.search(after))
+    return bool(QUOTING.search(before)) or bool(QUOTING.search(after))
 
 
 # ------------------------------------------------------------------------------------------------------ computed
@@ -251,40 +294,35 @@ def _unicode_findings(path: str, text: str, is_prose: bool) -> Iterator[Finding]
     if text.isascii():
         return
     lines = Lines(text)
-    for found in TAGS.finditer(text):
+    for found in islice(TAGS.finditer(text), MAX_MATCHES):
         if text[found.start() - 1 : found.start()] != FLAG:
             spelled = "".join(chr(ord(one) - 0xE0000) for one in found[0] if 0xE0020 <= ord(one) < 0xE007F)
             yield _computed("tag-characters", "high", path, lines.number(found.start()), spelled)
-    for found in SELECTORS.finditer(text):
+    for found in islice(SELECTORS.finditer(text), MAX_MATCHES):
         yield _computed("variation-selectors", "high", path, lines.number(found.start()), found[0])
-    for found in BETWEEN_LETTERS.finditer(text):
+    for found in islice(BETWEEN_LETTERS.finditer(text), MAX_MATCHES):
         around = text[max(0, found.start() - 20) : found.end() + 20]
         yield _computed("invisible-in-word", "medium", path, lines.number(found.start()), around)
-    for found in DIRECTIONS.finditer(text):
+    for found in islice(DIRECTIONS.finditer(text), MAX_MATCHES):
         around = text[max(0, found.start() - 20) : found.end() + 20]
         yield _computed("text-direction", "medium" if is_prose else "high", path, lines.number(found.start()), around)
-    for found in MIXED_WORD.finditer(text):
+    for found in islice(MIXED_WORD.finditer(text), MAX_MATCHES):
         yield _computed("look-alike-letters", "medium", path, lines.number(found.start()), found[0])
 
 
 def _hidden_findings(path: str, text: str) -> Iterator[Finding]:
     lines = Lines(text)
-    for number, hidden in enumerate(hidden_texts(text)):
-        if number >= MAX_MATCHES:
-            return
+    for hidden in islice(hidden_texts(text), MAX_MATCHES):
         words = plain(hidden.text)
         line = lines.number(hidden.start)
         is_hostile = any(
-            (rule.text or "low") != "low"
-            and any(trigger in words for trigger in rule.triggers)
-            and rule.pattern.search(paragraphs(words))
-            for rule in RULES
+            (rule.text or "low") != "low" and any(True for _ in _matches(rule, paragraphs(words))) for rule in RULES
         )
         if is_hostile:
             yield _computed("hidden-instructions", "high", path, line, hidden.text)
-        elif hidden.by_style and len(words.strip()) >= _MIN_HIDDEN and _INSTRUCTION.search(words):
+        elif hidden.by_style and len(words.strip()) >= _MIN_HIDDEN and INSTRUCTION.search(words):
             yield _computed("invisible-element", "high", path, line, hidden.text)
-        elif _INSTRUCTION.search(words):
+        elif INSTRUCTION.search(words):
             yield _computed("hidden-instructions", "medium", path, line, hidden.text)
 
 
@@ -293,9 +331,7 @@ _MIN_HIDDEN = 12
 
 def _payload_findings(path: str, text: str) -> Iterator[Finding]:
     lines = Lines(text)
-    for number, found in enumerate(_BLOB.finditer(text)):
-        if number >= MAX_BLOBS:
-            return
+    for found in islice(_BLOB.finditer(text), MAX_MATCHES):
         blob = found[0].rstrip("=")
         try:
             decoded = b64decode(blob[: len(blob) // 4 * 4])
@@ -305,7 +341,7 @@ def _payload_findings(path: str, text: str) -> Iterator[Finding]:
         if readable < len(decoded) * 0.95:
             continue
         words = decoded.decode("ascii", "replace").lower()
-        if _DECODED.search(words):
+        if DECODED.search(words):
             yield _computed("encoded-payload", "high", path, lines.number(found.start()), words)
 
 
@@ -321,7 +357,13 @@ def _link_findings(path: str, target: str) -> Iterator[Finding]:
 
 def _finding(rule: Rule, severity: Severity, path: str, line: int, text: str) -> Finding:
     return Finding(
-        rule=rule.id, kind=rule.kind, severity=severity, path=path, line=line, text=_shown(text), why=rule.why,
+        rule=rule.id,
+        kind=rule.kind,
+        severity=severity,
+        path=path,
+        line=line,
+        text=_shown(text),
+        why=rule.why,
         advice=ADVICE[rule.kind],
     )
 

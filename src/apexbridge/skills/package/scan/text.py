@@ -16,8 +16,12 @@ _LOOKALIKES = {
 _INVISIBLE = "\u00ad\u034f\u115f\u1160\u17b4\u17b5\u180e\u200b-\u200f\u202a-\u202e\u2060-\u206f\u3164\ufeff\uffa0\ufe00-\ufe0f\U000e0000-\U000e01ef"
 INVISIBLE = re.compile(f"[{_INVISIBLE}]")
 _CYRILLIC_OR_GREEK = "\u0370-\u03ff\u0400-\u052f"
-MIXED_WORD = re.compile(rf"[A-Za-z]{{2,40}}[{_CYRILLIC_OR_GREEK}]{{1,3}}[A-Za-z]|[A-Za-z][{_CYRILLIC_OR_GREEK}]{{1,3}}[A-Za-z]{{2}}")
-BETWEEN_LETTERS = re.compile("[A-Za-z][\u00ad\u200b\u200c\u200d\u2060-\u2064\ufeff\u180e\u115f\u1160\u3164\uffa0]{1,8}(?=[A-Za-z])")
+MIXED_WORD = re.compile(
+    rf"[A-Za-z]{{2,40}}[{_CYRILLIC_OR_GREEK}]{{1,3}}[A-Za-z]|[A-Za-z][{_CYRILLIC_OR_GREEK}]{{1,3}}[A-Za-z]{{2}}"
+)
+BETWEEN_LETTERS = re.compile(
+    "[A-Za-z][\u00ad\u200b\u200c\u200d\u2060-\u2064\ufeff\u180e\u115f\u1160\u3164\uffa0]{1,8}(?=[A-Za-z])"
+)
 DIRECTIONS = re.compile("[\u202a-\u202e\u2066-\u2069]")
 TAGS = re.compile("[\U000e0001-\U000e007f]{3,}")
 FLAG = "\U0001f3f4"
@@ -26,6 +30,9 @@ SELECTORS = re.compile("[\ufe00-\ufe0f\U000e0100-\U000e01ef]{4,}")
 
 _MAX_HIDDEN = 4_000
 """Characters of one hidden text."""
+_MAX_BLOCKS = 200
+_WINDOW, _MAX_MARK = 8_000, 1_000
+"""Characters that are searched at a time, and those of the mark of a hidden text."""
 _MARKS = re.compile(
     r"<!--|^[ \t]{0,3}\[(?://|comment|_|#|//[a-z0-9 -]{1,20})\]:?\s{0,3}(?:<>|#|/)\s{0,3}[(\"']"
     r"|<[a-z][a-z0-9]{0,15}\s[^<>]{0,300}?(?:display\s{0,2}:\s{0,2}none|visibility\s{0,2}:\s{0,2}hidden|font-size\s{0,2}:\s{0,2}"
@@ -34,6 +41,7 @@ _MARKS = re.compile(
     re.IGNORECASE | re.MULTILINE,
 )
 _TAG = re.compile(r"<([a-z][a-z0-9]{0,15})", re.IGNORECASE)
+_LINE_END = re.compile("\n")
 _FENCE = re.compile(r"^[ \t]{0,3}(?:```|~~~)", re.MULTILINE)
 _SINGLE_LINE_END = re.compile(r"(?<!\n)\n(?![\n\s]{0,4}(?:\n|[-*+#|>]|\d{1,3}[.)]|```|~~~))")
 
@@ -51,7 +59,7 @@ class Lines:
     """Line numbers of positions."""
 
     def __init__(self, text: str) -> None:
-        self._ends = [position for position, character in enumerate(text) if character == "\n"]
+        self._ends = [found.start() for found in _LINE_END.finditer(text)]
 
     def number(self, position: int) -> int:
         return bisect_right(self._ends, position - 1) + 1
@@ -80,18 +88,19 @@ def fences(text: str) -> list[tuple[int, int]]:
 
 def hidden_texts(text: str) -> Iterator[Hidden]:
     """Comments, and elements that a style makes invisible, outside of code blocks."""
-    blocks = fences(text)
+    blocks = fences(text)[:_MAX_BLOCKS]
     position = 0
-    while found := _MARKS.search(text, position):
+    while position < len(text):
+        found = _MARKS.search(text, position, position + _WINDOW)
+        if found is None:
+            position += _WINDOW - _MAX_MARK
+            continue
         position = found.end()
-        if any(start <= found.start() < end for start, end in blocks[: _MAX_BLOCKS]):
+        if any(start <= found.start() < end for start, end in blocks):
             continue
         end, by_style = _end(text, found)
-        yield Hidden(found.start(), text[found.end() : min(end, found.end() + _MAX_HIDDEN)], by_style)
-        position = max(position, min(end, found.end() + _MAX_HIDDEN))
-
-
-_MAX_BLOCKS = 200
+        yield Hidden(found.start(), text[found.end() : end], by_style)
+        position = max(position, end)
 
 
 def _end(text: str, found: re.Match[str]) -> tuple[int, bool]:
