@@ -1,7 +1,7 @@
 """The scan over a collection of skills: how many harmless ones raise an alarm, by severity and by rule.
 
-The collection is a folder of skills, or a `.jsonl.gz` whose lines have `id` and `skill_md` (base64). With `--findings
-FILE`, every finding above low is written as JSON lines, to be judged by hand.
+The collection is a folder of skills, or a `.jsonl.gz` whose lines have `id` and `skill_md` (base64). Findings above low
+can be written to a file as JSON lines, to be judged by hand.
 """
 
 import gzip

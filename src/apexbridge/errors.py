@@ -73,6 +73,7 @@ STATUS_OF_CODE: Mapping[str, int] = {
     "SOURCE_UNKNOWN": 409,
     "SOURCE_CHANGED": 409,
     "NAME_TAKEN": 409,
+    "SIGNER_EXISTS": 409,
     "MCP_SERVER_EXISTS": 409,
     "MCP_SERVER_READ_ONLY": 409,
     "BUSY": 409,

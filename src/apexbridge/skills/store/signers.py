@@ -43,7 +43,7 @@ class SignerStore:
             ) from error
 
     def add(self, name: str, key: str, skills: Sequence[str] = ()) -> Signer:
-        """Trust a key. Raises InvalidInputError, or RequestError: NAME_TAKEN if the name or the key is known."""
+        """Trust a key. Raises InvalidInputError, or RequestError: SIGNER_EXISTS if the name or the key is known."""
         if not _NAME.match(name):
             raise InvalidInputError("The name of a signer has 1 to 64 letters, digits, and the characters . _ @ -")
         for pattern in skills:
@@ -57,7 +57,7 @@ class SignerStore:
                     raise RequestError(
                         f"The signer {other.name} is known with the key {other.fingerprint}. Nothing was changed. "
                         f"Remove it first: apex signers remove {other.name}",
-                        code="NAME_TAKEN",
+                        code="SIGNER_EXISTS",
                     )
             if len(known) >= MAX_SIGNERS:
                 raise InvalidInputError(f"There are {MAX_SIGNERS} signers already; remove one first")

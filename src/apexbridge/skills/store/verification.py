@@ -1,5 +1,6 @@
 """Compares installed skills with what was installed: recorded hashes, stored versions, `skills.lock`, signatures."""
 
+import os
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Literal
@@ -11,7 +12,7 @@ from apexbridge.skills.models import SkillSignature, Verification, VerifiedSkill
 from apexbridge.skills.package.fingerprint import FolderTooLargeError, hash_folder, scan_folder
 from apexbridge.skills.store.catalog import Row
 from apexbridge.skills.store.library import read_origin
-from apexbridge.skills.store.names import folder_of_name
+from apexbridge.skills.store.names import folder_of_name, name_of_folder
 from apexbridge.skills.store.roots import INSTALLED_ROOT
 from apexbridge.skills.store.skill_store import SkillStore
 from apexbridge.skills.store.versions import History, Version
@@ -44,16 +45,22 @@ class SkillVerification:
         return Verification(skills=found, ok=not any(skill.problems for skill in found))
 
     def _recorded(self) -> dict[str, str]:
-        """The contents that `skills.lock` of the data directory names."""
+        """The contents that should be installed: those of `skills.lock`, and skills whose folder is missing."""
         try:
             packages = read_lock(self._lock_file)
-            return {
+            locked = {
                 name: digest.removeprefix("sha256:")
                 for package in packages
                 for name, digest in package["contents"].items()
             }
         except (RequestError, KeyError, TypeError, AttributeError):
-            return {}
+            locked = {}
+        # Uploads have no entry. An uninstall moves the versions away, so what has versions was removed by hand.
+        for folder in self._store.library.versions.names():
+            if not os.path.lexists(self._store.library.skills / folder):
+                name = name_of_folder(folder)
+                locked.setdefault(name, "")
+        return locked
 
     def _verified(self, name: str, row: Row | None, locked: str | None) -> VerifiedSkill:
         folder = self._store.folder(row) if row else self._store.library.skills / folder_of_name(name)

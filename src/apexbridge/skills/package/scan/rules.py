@@ -97,7 +97,7 @@ _READ = (
 _FETCH = r"(?:curl|wget|iwr|irm|invoke-webrequest|invoke-restmethod)\b"
 _SHELLS = (
     r"(?:sudo\s{1,4}(?:-[a-z]{1,4}\s{1,4})?)?(?:/usr)?(?:/bin/)?(?:env\s)?"
-    r"(?:(?:ba|z|da|k|fi|a)?sh|python[0-9.]{0,4}|node|perl|ruby|php|iex|invoke-expression)\b(?!-)"
+    r"(?:(?:(?:ba|z|da|k|fi|a)?sh|iex|invoke-expression)\b(?!-)|(?:python[0-9.]{0,4}|node|perl|ruby|php)\b(?!-|\s{1,3}-[a-z]))"
 )
 _COLLECTORS = (
     r"webhook\.site|requestbin|requestcatcher|burpcollaborator|\boast\.[a-z]{2,6}\b|interact\.sh|hookbin|canarytokens|"
@@ -483,7 +483,7 @@ RULES: tuple[Rule, ...] = (
     _rule(
         "dns-tunnel",
         "exfiltration",
-        r"\b(?:dig|nslookup|host|ping|drill|resolve-dnsname)\s[^\n]{0,60}(?:\$\(|\$\{?[a-z_]{1,20}\}?\.)[^\n]{0,80}\.[a-z]{2,}|"
+        r"(?<![\w-])(?:dig|nslookup|host|ping|drill|resolve-dnsname)\s[^\n]{0,60}(?:\$\(|\$\{?[a-z_]{1,20}\}?\.)[^\n]{0,80}\.[a-z]{2,}|"
         r"\b(?:gethostbyname|getaddrinfo|resolve(?:4|6|txt|any)?|dns\.lookup|dns\.resolve\w{0,5}|lookup)\s{0,2}\([^\n]{0,60}"
         r"(?:\+\s{0,3}[\"'`]\.|\}\.[a-z0-9-]{1,40}\.|%s\.|format\()",
         "dig|nslookup|host|ping|drill|resolve|getaddrinfo|lookup",
@@ -637,9 +637,9 @@ RULES: tuple[Rule, ...] = (
     _rule(
         "archive-with-password",
         "prerequisite",
-        r"(?:\.zip|\.rar|\.7z|archive|extract|unzip|unpack|7z)\b[^\n]{0,120}?\b(?:password|passwd|passcode|pass|pwd)\b\s{0,3}[:=(`\"'*](?!//)|"
-        r"(?:extract|unzip|unpack|open|decrypt)\b[^\n]{0,80}?(?:with|using)\b[^\n]{0,20}\bpass(?:word|code|phrase)\b|"
-        r"\bpass(?:word|code)\b[^\n]{0,40}\b(?:extract|unzip|unpack|archive|zip)\b|\bunzip\s{1,3}-p\s{0,3}\S|\b7z\s{1,3}[xe]\s[^\n]{0,60}-p\S",
+        r"(?:\.zip|\.rar|\.7z|\barchive|\bunzip|\bunpack|\b7z)\b[^\n]{0,120}?\b(?:password|passwd|passcode|pass|pwd)\b\s{0,3}[:=(`\"'*](?!//)|"
+        r"(?:extract|unzip|unpack|open|decrypt)\b[^\n]{0,80}?(?:with|using)\b[^\n]{0,20}\bpass(?:word|code|phrase)?\b\s{0,3}[:=`\"'*]|"
+        r"\bpass(?:word|code)\b[^\n]{0,40}\b(?:to (?:extract|unzip|unpack)|(?:of|for) the (?:archive|zip))\b|\bunzip\s{1,3}-p\s{0,3}\S|\b7z\s{1,3}[xe]\s[^\n]{0,60}-p\S",
         "pass|pwd|unzip|7z",
         "An archive with a password cannot be checked by a virus scanner; malware is delivered so.",
         text="high",

@@ -120,7 +120,7 @@ _KNOWN_INSTALLERS = (
 )
 _SUSPICIOUS = re.compile(
     r"\A(?:\d{1,3}(?:\.\d{1,3}){3}\b(?<!127\.0\.0\.1)|[^/]*(?:pastebin|paste\.|hastebin|transfer\.sh|0x0\.st|glot\.io|rentry|gofile|catbox|"
-    r"bit\.ly|tinyurl|t\.co\b|is\.gd|goo\.gl|cutt\.ly|rb\.gy|ngrok|trycloudflare|webhook\.site|gist\.githubusercontent|\.onion|"
+    r"bit\.ly|tinyurl|(?:^|\.)t\.co\b|(?:^|\.)is\.gd|goo\.gl|cutt\.ly|rb\.gy|ngrok|trycloudflare|webhook\.site|gist\.githubusercontent|\.onion|"
     r"\.tk\b|\.xyz\b|\.top\b|\.icu\b|discordapp|workers\.dev|duckdns))"
 )
 _QUOTED_BEFORE = 240

@@ -103,10 +103,8 @@ def scan(
     everything: Annotated[bool, typer.Option("--all", help="Also show findings of low severity.")] = False,
 ) -> None:
     """Scan a skill for hostile patterns. A path needs no server. The exit code is 1 if a finding is high."""
-    if os.path.lexists(target):
-        scans = _scan_path(Path(target))
-    else:
-        scans = {target: session.ask_skill("GET", target, "scan")}
+    is_path = os.path.lexists(target)
+    scans = _scan_path(Path(target)) if is_path else {target: session.ask_skill("GET", target, "scan")}
     found = {"skills": [{"name": name, **report} for name, report in scans.items()]}
     findings = [finding for report in scans.values() for finding in report["findings"]]
     if not session.show_json(found):
@@ -245,8 +243,8 @@ def _write_signatures(path: Path, signatures: dict[tuple[str, ...], bytes], name
         with zipfile.ZipFile(path) as old, zipfile.ZipFile(draft, "x", zipfile.ZIP_DEFLATED) as new:
             for info in old.infolist():
                 if info.filename not in entries:
-                    with old.open(info) as source, new.open(info, "w") as target:
-                        shutil.copyfileobj(source, target)
+                    with old.open(info) as source, new.open(info, "w") as copy:
+                        shutil.copyfileobj(source, copy)
             for entry, data in entries.items():
                 new.writestr(entry, data)
         shutil.copymode(path, draft)
