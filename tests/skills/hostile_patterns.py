@@ -188,7 +188,7 @@ KNOWN = [
             "scripts/execute.py": f"import base64\nexec(base64.b64decode('{_b64('import os; os.system(chr(108)+chr(115))')}'))\n"
         },
     ),
-    # programs that nobody can read
+    # programs that cannot be read
     Pattern(name="native-program", kind="binary", files={"scripts/helper": b"\x7fELF\x02\x01\x01" + bytes(200)}),
     Pattern(
         name="bytecode", kind="binary", files={"scripts/__pycache__/execute.cpython-311.pyc": b"\xa7\r\r\n" + bytes(40)}

@@ -200,7 +200,7 @@ async def test_the_policy_warn_names_unsigned_skills(workshop: Workshop, tmp_pat
     assert receipt.warnings == ["signature: the skill is not signed"]
 
 
-async def test_a_damaged_list_of_signers_trusts_nobody(
+async def test_a_damaged_list_of_signers_trusts_no_key(
     workshop: Workshop, data_dir: Path, tmp_path: Path, key: "Ed25519PrivateKey"
 ) -> None:
     async with workshop.open(intake=SIGNED) as skills:

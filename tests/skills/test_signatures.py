@@ -92,7 +92,7 @@ def test_a_signature_of_another_skill_is_not_valid(folder: Path, tmp_path: Path)
 
 @given(data=st.one_of(st.binary(max_size=400), st.text(max_size=400).map(str.encode)))
 @settings(max_examples=200, deadline=None)
-def test_garbage_is_no_signature(data: bytes) -> None:
+def test_garbage_is_refused(data: bytes) -> None:
     with pytest.raises(BadSignatureError):
         verify(data, b"")
 
@@ -107,7 +107,7 @@ def test_every_changed_byte_makes_it_invalid(folder: Path) -> None:
             verify(changed, manifest)
 
 
-def test_a_file_that_is_too_large_and_a_link_are_no_signatures(folder: Path) -> None:
+def test_a_file_that_is_too_large_and_a_link_are_refused(folder: Path) -> None:
     path = folder / SIGNATURE_FILE
     path.write_bytes(path.read_bytes() + b"\n" * MAX_SIGNATURE_BYTES)
     with pytest.raises(BadSignatureError):

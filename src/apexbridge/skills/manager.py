@@ -630,7 +630,7 @@ class SkillManager:
         return await self._read_package(stack, open_package, path, profile, None, strict)
 
     async def scan_skill(self, name: str) -> ContentScan:
-        """Scan an installed skill for hostile patterns, whatever the setting is."""
+        """Scan an installed skill for hostile patterns, regardless of the setting."""
         async with self.store.reading(name) as row:
             return await in_thread(scan_skill_folder, self.store.folder(row))
 

@@ -138,7 +138,7 @@ RULES: tuple[Rule, ...] = (
         rf"(?:previous|prior|earlier|above|preceding|original|system|safety|other|user'?s?|operator'?s?|your|former|"
         rf"initial|developer'?s?|anthropic'?s?|openai'?s?){W}{SOME}{{0,3}}?{_RULES_OF_OTHERS}",
         "ignore|disregard|forget|overrule|discard|abandon|no attention|follow|obey",
-        "It tells the model to drop the instructions that it has from the user or the operator.",
+        "It instructs the model to drop the instructions that it has from the user or the operator.",
         code="medium",
     ),
     _rule(
@@ -146,7 +146,7 @@ RULES: tuple[Rule, ...] = (
         "override",
         r"(?:忽略|无视|忘记|忘掉|不要遵守|停止遵守)[^\n。]{0,12}(?:之前|以上|先前|上面|所有|系统|原有|用户)[^\n。]{0,8}(?:指令|指示|提示|规则|要求|限制)",
         "忽略|无视|忘记|忘掉|遵守",
-        "It tells the model to drop the instructions that it has from the user or the operator.",
+        "It instructs the model to drop the instructions that it has from the user or the operator.",
         code="medium",
     ),
     _rule(
@@ -200,7 +200,7 @@ RULES: tuple[Rule, ...] = (
         rf"revealing|disclose|disclosing|report|reporting|admit|let){W}{SOME}{{0,4}}?(?:the )?(?:user|human|operator|person|"
         rf"owner|customer|anyone){W}?(?:{W}{SOME}{{0,3}}?(?:about|that|of|know|notice|see|this)\b|[.,;!\n]|$)",
         "user|human|operator|person|owner|customer|anyone",
-        "It tells the model to keep something from the user.",
+        "It instructs the model to keep something from the user.",
         text="medium",
         code=None,
     ),
@@ -214,7 +214,7 @@ RULES: tuple[Rule, ...] = (
         rf"behaviou?r|skill|part|note|download|update|to (?:the )?(?:user|human|operator|anyone|them|person)|from|in (?:the |"
         rf"your |any )?(?:summary|response|reply|output|answer|report|transcript|log))",
         "this|these|that|it",
-        "It tells the model to conceal what it does.",
+        "It instructs the model to conceal what it does.",
         code=None,
     ),
     _rule(
@@ -228,7 +228,7 @@ RULES: tuple[Rule, ...] = (
         rf"{{0,2}}?(?:know|notice|see|learn|find out|be aware|be told|be informed|be asked)\b{W}?(?:about|that|of|this|it|[.,;\n]|$)|"
         rf"\bleave (?:it|this|them|these) out of (?:the|your) (?:summary|response|reply|output|answer|report)",
         "hide|conceal|keep|withhold|mask|without|know|notice|see|learn|find out|be |leave",
-        "It tells the model to act behind the user's back.",
+        "It instructs the model to act behind the user's back.",
         code=None,
     ),
     _rule(
@@ -239,7 +239,7 @@ RULES: tuple[Rule, ...] = (
         rf"modify|add|include|record){W}|\b(?:run|execute|send|upload|download|install|copy|collect|forward|transmit|append)"
         rf"{W}{SOME}{{0,6}}?(?:secretly|covertly|stealthily|surreptitiously)\b",
         "silently|secretly|covertly|stealthily|surreptitiously|discreetly|background without",
-        "It tells the model to act in secret.",
+        "It instructs the model to act in secret.",
         text="medium",
         code=None,
     ),
@@ -264,7 +264,7 @@ RULES: tuple[Rule, ...] = (
         rf"(?:{W}(?:checks?|prompts?|filters?|warnings?|questions?|dialogs?|requests?|protection|gates?|steps?|rules?|features?|"
         rf"mechanisms?|controls?|logs?|logging))?\b",
         "disable|turn off|switch off|bypass|suppress|circumvent|deactivate|evade|defeat|remove|skip",
-        "It tells the model or the user to switch off a protection.",
+        "It instructs the model or the user to switch off a protection.",
         text="medium",
         code=None,
     ),
@@ -340,7 +340,7 @@ RULES: tuple[Rule, ...] = (
         rf"process\.env)\b|\b(?:dump|collect|gather|harvest|send|capture|record){W}{SOME}{{0,3}}?(?:all|every|any|entire|full|complete|"
         rf"whole){W}{SOME}{{0,2}}?(?:secrets|credentials|api keys|tokens|passwords)\b",
         "environment|env|secrets|credentials|api keys|tokens|passwords",
-        "It tells the model to collect environment variables or secrets.",
+        "It instructs the model to collect environment variables or secrets.",
         text="medium",
         code=None,
     ),
@@ -351,7 +351,7 @@ RULES: tuple[Rule, ...] = (
         rf"passphrase|seed phrase|recovery phrase|private key|one-time code|2fa code|otp|mnemonic|credit card|card number|"
         rf"social security)\b",
         "password|passphrase|phrase|private key|code|otp|mnemonic|card|social security",
-        "It tells the model to ask the user for a password or a private key.",
+        "It instructs the model to ask the user for a password or a private key.",
         text="medium",
         code=None,
     ),
@@ -501,7 +501,7 @@ RULES: tuple[Rule, ...] = (
         rf"\bto [a-z0-9._-]{{1,40}}@[a-z0-9-]{{1,40}}\.[a-z]{{2,8}}|\bquery (?:string|parameter)|\bin the url\b))",
         "conversation|chat history|transcript|prompt|key|token|credential|secret|environment|env|password|data|messages|"
         "files|input|document|email|memory",
-        "It tells the model to send conversations, data of the user or secrets to someone.",
+        "It instructs the model to send conversations, data of the user or secrets to someone.",
         text="medium",
         code=None,
     ),
@@ -608,7 +608,7 @@ RULES: tuple[Rule, ...] = (
         r"\b(?:xxd\s{1,3}-r|rev|tr\s[^\n|]{1,60}|openssl\s{1,3}(?:enc|base64)\s[^\n|]{0,80}|gunzip|zcat)[^\n|]{0,40}\|\s{0,4}(?:ba|z)?sh\b|"
         r"(?:^|\s)-e(?:nc|ncodedcommand|c)?\s{1,3}[a-z0-9+/=]{40}|frombase64string\(",
         "base64|xxd|rev|tr |openssl|gunzip|zcat|-e|frombase64",
-        "It decodes a command and runs it, so that nobody can read it.",
+        "It decodes a command and runs it, which hides what it does.",
     ),
     _rule(
         "encoded-code",
@@ -621,7 +621,7 @@ RULES: tuple[Rule, ...] = (
         r"globals\(\)\s{0,2}\[\s{0,2}[\"'][^\n]{0,20}\+",
         "decode|decompress|fromhex|unhexlify|rot|marshal|atob|buffer.from|unescape|fromcharcode|.join|chr(|[::-1]|__import__|"
         "builtins|globals",
-        "It decodes code and runs it, so that nobody can read it.",
+        "It decodes code and runs it, which hides what it does.",
         text="medium",
     ),
     _rule(
@@ -629,7 +629,7 @@ RULES: tuple[Rule, ...] = (
         "obfuscation",
         r"(?:\\x[0-9a-f]{2}){24}|(?:\\u00[0-9a-f]{2}){16}|(?:_0x[0-9a-f]{4,6}[^\n]{1,80}?){6}|(?:0x[0-9a-f]{2}\s{0,2},\s{0,2}){64}",
         "\\x|\\u00|_0x|0x",
-        "It writes text as numbers, so that nobody can read it.",
+        "It writes text as numbers, which hides what it does.",
         text="medium",
         code="medium",
     ),
@@ -685,7 +685,7 @@ INSTRUCTION = re.compile(
     r"(?:run|execute|send|upload|fetch|download|read|append|include|open)\s{1,3}(?:the |all |any |this |contents? of |`|~/|https?:|scripts/|/)|"
     r"do not (?:tell|mention|reveal|show)|ignore (?:the|all|any|previous|prior)|instead of|system prompt)"
 )
-"""A text that tells a model what to do."""
+"""A text that instructs a model."""
 DECODED = re.compile(
     r"\b(?:curl|wget|bash|/bin/sh|powershell|exec\(|eval\(|import (?:os|socket|subprocess)|os\.system|subprocess|nc -|rm -rf|chmod|"
     r"ignore (?:all|previous|the)|child_process|invoke-|iex|/dev/tcp|base64 -d|urlopen|requests\.(?:get|post))"

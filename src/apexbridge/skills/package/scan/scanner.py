@@ -127,7 +127,7 @@ _QUOTED_BEFORE = 240
 """Characters before a match in which a word shows that an attack is only described."""
 _BLOB = re.compile(r"[A-Za-z0-9+/]{24,8192}={0,2}")
 _COMPUTED: dict[str, tuple[Kind, str]] = {
-    "hidden-instructions": ("hidden-text", "Text that a renderer does not show tells the model what to do."),
+    "hidden-instructions": ("hidden-text", "Text that a renderer does not show instructs the model."),
     "invisible-element": ("hidden-text", "A style makes this text invisible for people, but not for the model."),
     "tag-characters": ("unicode", "Invisible characters spell a text that only the model reads."),
     "variation-selectors": ("unicode", "A run of invisible characters can carry a hidden text."),

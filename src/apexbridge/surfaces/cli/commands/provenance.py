@@ -226,7 +226,7 @@ def _hash(chunks: Iterable[bytes]) -> str:
 
 
 def _write_signatures(path: Path, signatures: dict[tuple[str, ...], bytes], name: str) -> list[str]:
-    """Write the signature files; returns their paths. An archive is written anew and replaced."""
+    """Write the signature files; returns their paths. An archive is replaced by a copy."""
     if path.is_dir():
         for root, data in signatures.items():
             target = path.joinpath(*root[1:], name)  # the first is the folder itself
@@ -303,7 +303,7 @@ def add_signer(
         except OSError as error:
             raise RequestError(f"{key} cannot be read: {error.strerror}", code="FILE_NOT_FOUND") from error
         if "PRIVATE KEY" in text:
-            raise InvalidInputError(f"{key} is a private key, which nobody else may see. Name {key}.pub instead.")
+            raise InvalidInputError(f"{key} is a private key, which must stay secret. Name {key}.pub instead.")
     body = {"name": name, "key": text.strip(), "skills": skill or []}
     signer = session.ask("POST", "/api/signers", json=body)
     scope = ", ".join(signer["skills"]) or "all skills"
