@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from apexbridge.skills.models import ContentScan, Finding
+from apexbridge.skills.models import ContentScan, ScanFinding
 from apexbridge.skills.package.scan.rules import ADVICE, RULES
 from apexbridge.skills.package.scan.scanner import (
     MAX_FILE_BYTES,
@@ -28,7 +28,7 @@ def scan_text(text: str, path: str = "SKILL.md") -> ContentScan:
     return scan([SourceFile(path=path, size=len(data), read=lambda limit: data[:limit])])
 
 
-def shown(found: ContentScan) -> list[Finding]:
+def shown(found: ContentScan) -> list[ScanFinding]:
     return [one for one in found.findings if one.severity != "low"]
 
 

@@ -133,7 +133,7 @@ def test_openssh_makes_and_accepts_the_same_signatures(folder: Path, tmp_path: P
 
     (tmp_path / "signers").write_text(f"ada {public.line}\n")
     (tmp_path / "sig").write_bytes(sign(manifest, read_private_key(own)))
-    command = [
+    command: list[str | Path] = [
         "ssh-keygen",
         "-Y",
         "verify",

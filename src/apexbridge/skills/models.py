@@ -202,7 +202,7 @@ class RemovedItem(WireModel):
     """Bytes on the disk; 0 for a hidden skill."""
 
 
-class Finding(WireModel):
+class ScanFinding(WireModel):
     """What the scan of a skill found at one place."""
 
     rule: str
@@ -224,7 +224,7 @@ class Finding(WireModel):
 class ContentScan(WireModel):
     """The findings in a skill, the most severe first."""
 
-    findings: list[Finding]
+    findings: list[ScanFinding]
     files: int
     complete: bool
     """Whether all bytes of all files were scanned; large packages are scanned up to a limit."""

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from apexbridge.errors import ServerError, SkillError
 from apexbridge.skills.config import IntakeSettings
-from apexbridge.skills.models import ContentScan, Finding, SkillSignature
+from apexbridge.skills.models import ContentScan, ScanFinding, SkillSignature
 from apexbridge.skills.package.fingerprint import FolderTooLargeError
 from apexbridge.skills.package.scan.scanner import ORDER, scan_skill_folder
 from apexbridge.skills.package.signatures import (
@@ -156,7 +156,7 @@ class Intake:
         )
 
 
-def shown_findings(scan: ContentScan) -> list[Finding]:
+def shown_findings(scan: ContentScan) -> list[ScanFinding]:
     """What is worth a person's time."""
     return [one for one in scan.findings if one.severity != "low"]
 

@@ -16,7 +16,7 @@ from typing import BinaryIO
 from apexbridge._safe_open import open_file_beneath
 from apexbridge._text import escaped
 from apexbridge.skills import Severity
-from apexbridge.skills.models import ContentScan, Finding
+from apexbridge.skills.models import ContentScan, ScanFinding
 from apexbridge.skills.package.archive import Entry, read_entry
 from apexbridge.skills.package.fingerprint import scan_folder
 from apexbridge.skills.package.scan.rules import ADVICE, DECODED, INSTRUCTION, QUOTING, RULES, Kind, Rule
@@ -175,7 +175,7 @@ def scan_package_entries(file: BinaryIO, entries: Iterable[Entry], depth: int) -
 
 def scan(files: Iterable[SourceFile]) -> ContentScan:
     """Scan the files of a skill."""
-    findings: list[Finding] = []
+    findings: list[ScanFinding] = []
     budget, count, is_cut = MAX_TOTAL_BYTES, 0, False
     for file in files:
         count += 1
@@ -193,7 +193,7 @@ def scan(files: Iterable[SourceFile]) -> ContentScan:
     return ContentScan(findings=findings[:MAX_FINDINGS], files=count, complete=not is_cut)
 
 
-def _bounded(found: Iterable[Finding]) -> Iterator[Finding]:
+def _bounded(found: Iterable[ScanFinding]) -> Iterator[ScanFinding]:
     """At most some findings of each rule, and one of each rule and line."""
     counts: Counter[str] = Counter()
     seen: set[tuple[str, int | None]] = set()
@@ -205,7 +205,7 @@ def _bounded(found: Iterable[Finding]) -> Iterator[Finding]:
             yield one
 
 
-def _scan_file(path: str, data: bytes) -> Iterator[Finding]:
+def _scan_file(path: str, data: bytes) -> Iterator[ScanFinding]:
     name = PurePosixPath(path)
     suffix = name.suffix.lower()
     if data.startswith(_NATIVE) or suffix in _NATIVE_SUFFIXES or data[:4] == b"\xca\xfe\xba\xbe":
@@ -239,7 +239,7 @@ def _scan_file(path: str, data: bytes) -> Iterator[Finding]:
 
 
 # ------------------------------------------------------------------------------------------------------- by rule
-def _rule_findings(path: str, text: str, is_prose: bool) -> Iterator[Finding]:
+def _rule_findings(path: str, text: str, is_prose: bool) -> Iterator[ScanFinding]:
     seen = plain(text)
     view = paragraphs(seen) if is_prose else seen
     lines = Lines(seen)
@@ -290,7 +290,7 @@ def _is_quoted(text: str, start: int, end: int) -> bool:
 
 
 # ------------------------------------------------------------------------------------------------------ computed
-def _unicode_findings(path: str, text: str, is_prose: bool) -> Iterator[Finding]:
+def _unicode_findings(path: str, text: str, is_prose: bool) -> Iterator[ScanFinding]:
     if text.isascii():
         return
     lines = Lines(text)
@@ -310,7 +310,7 @@ def _unicode_findings(path: str, text: str, is_prose: bool) -> Iterator[Finding]
         yield _computed("look-alike-letters", "medium", path, lines.number(found.start()), found[0])
 
 
-def _hidden_findings(path: str, text: str) -> Iterator[Finding]:
+def _hidden_findings(path: str, text: str) -> Iterator[ScanFinding]:
     lines = Lines(text)
     for hidden in islice(hidden_texts(text), MAX_MATCHES):
         words = plain(hidden.text)
@@ -329,7 +329,7 @@ def _hidden_findings(path: str, text: str) -> Iterator[Finding]:
 _MIN_HIDDEN = 12
 
 
-def _payload_findings(path: str, text: str) -> Iterator[Finding]:
+def _payload_findings(path: str, text: str) -> Iterator[ScanFinding]:
     lines = Lines(text)
     for found in islice(_BLOB.finditer(text), MAX_MATCHES):
         blob = found[0].rstrip("=")
@@ -345,7 +345,7 @@ def _payload_findings(path: str, text: str) -> Iterator[Finding]:
             yield _computed("encoded-payload", "high", path, lines.number(found.start()), words)
 
 
-def _link_findings(path: str, target: str) -> Iterator[Finding]:
+def _link_findings(path: str, target: str) -> Iterator[ScanFinding]:
     depth = path.count("/")
     for part in target.split("/"):
         depth += -1 if part == ".." else 0 if part in ("", ".") else 1
@@ -355,8 +355,8 @@ def _link_findings(path: str, target: str) -> Iterator[Finding]:
         yield _computed("link-outside", "high", path, None, target)
 
 
-def _finding(rule: Rule, severity: Severity, path: str, line: int, text: str) -> Finding:
-    return Finding(
+def _finding(rule: Rule, severity: Severity, path: str, line: int, text: str) -> ScanFinding:
+    return ScanFinding(
         rule=rule.id,
         kind=rule.kind,
         severity=severity,
@@ -368,9 +368,9 @@ def _finding(rule: Rule, severity: Severity, path: str, line: int, text: str) ->
     )
 
 
-def _computed(rule: str, severity: Severity, path: str, line: int | None, text: str) -> Finding:
+def _computed(rule: str, severity: Severity, path: str, line: int | None, text: str) -> ScanFinding:
     kind, why = _COMPUTED[rule]
-    return Finding(
+    return ScanFinding(
         rule=rule, kind=kind, severity=severity, path=path, line=line, text=_shown(text), why=why, advice=ADVICE[kind]
     )
 

@@ -31,7 +31,7 @@ _STYLES = {"high": "red", "medium": "yellow"}
 def verify(
     session: Session,
     names: Annotated[
-        list[str] | None, typer.Argument(metavar="[NAME]...", help="Skills.", autocompletion=skill_names)
+        list[str] | None, typer.Argument(metavar="[NAME]", help="Skills.", autocompletion=skill_names)
     ] = None,
 ) -> None:
     """Compare installed skills with what was installed: contents, skills.lock, stored versions and signatures."""
