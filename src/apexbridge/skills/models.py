@@ -123,7 +123,7 @@ class SkillDetail(SkillSummary):
     read_only: bool
     origin: Origin | None = None
     """Where it was fetched from; None if it was uploaded."""
-    signature: SkillSignature
+    signature: SkillSignature = SkillSignature(state="unsigned")
 
 
 class TagCount(WireModel):

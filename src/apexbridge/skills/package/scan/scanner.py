@@ -18,6 +18,7 @@ from apexbridge._text import escaped
 from apexbridge.skills import Severity
 from apexbridge.skills.models import ContentScan, ScanFinding
 from apexbridge.skills.package.archive import Entry, read_entry
+from apexbridge.skills.package.entry_names import is_skill_file
 from apexbridge.skills.package.fingerprint import scan_folder
 from apexbridge.skills.package.scan.rules import ADVICE, DECODED, INSTRUCTION, QUOTING, RULES, Kind, Rule
 from apexbridge.skills.package.scan.text import (
@@ -69,6 +70,11 @@ _ARCHIVES = frozenset(
     {".zip", ".rar", ".7z", ".tar", ".tgz", ".gz", ".xz", ".bz2", ".iso", ".img", ".cab", ".whl", ".dmg", ".pkg"}
 )
 _LAUNCHERS = frozenset({".lnk", ".url", ".desktop", ".hta", ".vbs", ".vbe", ".jse", ".wsf", ".scpt"})
+_HEAD_BYTES = 8 * 1024
+"""By which a binary file is recognised."""
+_DATA = frozenset(
+    {".json", ".jsonl", ".csv", ".tsv", ".xml", ".xsd", ".svg", ".lock", ".sql", ".geojson", ".css", ".yaml", ".yml"}
+)
 _SOURCES = frozenset({".py", ".js", ".mjs", ".cjs", ".ts", ".sh", ".ps1", ".rb", ".md", ".txt", ".json"})
 _ENCRYPTED = 0x1
 _ADDRESS = re.compile(r"https?://([^\s/\"'`)>|;&]{1,200})")
@@ -79,7 +85,7 @@ _KNOWN_INSTALLERS = (
     "get.docker.com",
     "bun.sh",
     "deno.land",
-    "raw.githubusercontent.com/homebrew",
+    "raw.githubusercontent.com/homebrew/install",
     "deb.nodesource.com",
     "fnm.vercel.app",
     "install.python-poetry.org",
@@ -100,8 +106,8 @@ _KNOWN_INSTALLERS = (
     "sdk.cloud.google.com",
     "aka.ms",
     "brew.sh",
-    "raw.githubusercontent.com/nvm-sh",
-    "raw.githubusercontent.com/helm",
+    "raw.githubusercontent.com/nvm-sh/nvm",
+    "raw.githubusercontent.com/helm/helm",
     "foundry.paradigm.xyz",
     "get.k3s.io",
     "cursor.com",
@@ -111,13 +117,15 @@ _KNOWN_INSTALLERS = (
     "getcomposer.org",
     "get.rvm.io",
     "nixos.org",
-    "raw.githubusercontent.com/astral-sh",
+    "raw.githubusercontent.com/astral-sh/uv",
     "dl.yarnpkg.com",
     "ghcr.io",
     "apt.releases.hashicorp.com",
-    "localhost",
-    "127.0.0.1",
+    "community.chocolatey.org",
 )
+_LOCAL = re.compile(r"(?:localhost|127\.0\.0\.1)(?::\d{1,5})?(?:/|\Z)")
+_IN_A_NAME = re.compile(r"[\w.:@%-]")
+_PLAIN_HTTP = re.compile(r"(?<!\w)http://")
 _SUSPICIOUS = re.compile(
     r"\A(?:\d{1,3}(?:\.\d{1,3}){3}\b(?<!127\.0\.0\.1)|[^/]*(?:pastebin|paste\.|hastebin|transfer\.sh|0x0\.st|glot\.io|rentry|gofile|catbox|"
     r"bit\.ly|tinyurl|(?:^|\.)t\.co\b|(?:^|\.)is\.gd|goo\.gl|cutt\.ly|rb\.gy|ngrok|trycloudflare|webhook\.site|gist\.githubusercontent|\.onion|"
@@ -144,6 +152,7 @@ _COMPUTED: dict[str, tuple[Kind, str]] = {
     "archive": ("binary", "The content of an archive in the package is not scanned."),
     "encrypted-archive": ("binary", "An encrypted archive cannot be scanned."),
     "link-outside": ("link", "A link leads out of the skill's folder, to files of the user."),
+    "not-scanned": ("obfuscation", "The file is too large, or the skill has too many files, to be scanned whole."),
     "unreadable-source": ("obfuscation", "A file with the name of source code is not text."),
 }
 
@@ -177,20 +186,41 @@ def scan(files: Iterable[SourceFile]) -> ContentScan:
     """Scan the files of a skill."""
     findings: list[ScanFinding] = []
     budget, count, is_cut = MAX_TOTAL_BYTES, 0, False
-    for file in files:
+    for file in sorted(files, key=_importance):
         count += 1
-        if count > MAX_FILES or budget <= 0 or len(findings) >= MAX_FINDINGS:
-            is_cut = True
-            break
         if file.link is not None:
             findings += _link_findings(file.path, file.link)
             continue
-        data = file.read(min(MAX_FILE_BYTES, budget))
-        budget -= len(data)
-        is_cut = is_cut or len(data) < file.size
+        limit = min(MAX_FILE_BYTES, budget) if count <= MAX_FILES else 0
+        data = file.read(min(_HEAD_BYTES, limit))
+        if _text_of(data) is not None:
+            data = file.read(limit)
+            budget -= len(data)
+            if len(data) < file.size:
+                is_cut = True
+                weight: Severity = "low" if _suffix(file.path) in _DATA else "medium"
+                size = f"{len(data)} of {file.size} bytes were scanned"
+                findings.append(_computed("not-scanned", weight, file.path, None, size))
         findings += _bounded(_scan_file(file.path, data))
     findings.sort(key=lambda one: (-ORDER[one.severity], one.path, one.line or 0, one.rule))
     return ContentScan(findings=findings[:MAX_FINDINGS], files=count, complete=not is_cut)
+
+
+def _importance(file: SourceFile) -> tuple[bool, bool, int, str]:
+    """The order of the scan: `SKILL.md`, then text and scripts, then data, which could use up what may be read."""
+    is_data = _suffix(file.path) in _DATA
+    return not is_skill_file(file.path), is_data, file.path.count("/"), file.path
+
+
+def _suffix(path: str) -> str:
+    return PurePosixPath(path).suffix.lower()
+
+
+def _text_of(data: bytes) -> str | None:
+    """The text of a file; None if it is binary."""
+    if data.startswith((b"\xff\xfe", b"\xfe\xff")):
+        return data.decode("utf-16", "replace")
+    return None if b"\0" in data[:_HEAD_BYTES] else data.decode("utf-8", "replace")
 
 
 def _bounded(found: Iterable[ScanFinding]) -> Iterator[ScanFinding]:
@@ -206,8 +236,8 @@ def _bounded(found: Iterable[ScanFinding]) -> Iterator[ScanFinding]:
 
 
 def _scan_file(path: str, data: bytes) -> Iterator[ScanFinding]:
-    name = PurePosixPath(path)
-    suffix = name.suffix.lower()
+    name, suffix = PurePosixPath(path), _suffix(path)
+    text = _text_of(data)
     if data.startswith(_NATIVE) or suffix in _NATIVE_SUFFIXES or data[:4] == b"\xca\xfe\xba\xbe":
         yield _computed("native-program", "high", path, None, name.name)
         return
@@ -216,19 +246,16 @@ def _scan_file(path: str, data: bytes) -> Iterator[ScanFinding]:
         return
     if suffix in _LAUNCHERS:
         yield _computed("launcher", "medium", path, None, name.name)
-    if suffix in _ARCHIVES:
+    if suffix in _ARCHIVES and (text is None or data.startswith(b"PK")):
         is_encrypted = data[:4] == b"PK\x03\x04" and bool(data[6:7] and data[6] & _ENCRYPTED)
         if is_encrypted:
             yield _computed("encrypted-archive", "high", path, None, name.name)
         else:
             yield _computed("archive", "low", path, None, name.name)
         return
-    if b"\0" in data[:8192]:
-        if suffix in _SOURCES:
+    if text is None:
+        if suffix in _SOURCES or data.startswith(b"#!"):
             yield _computed("unreadable-source", "high", path, None, name.name)
-        return
-    text = data.decode("utf-8", "replace")
-    if suffix == ".svg":
         return
     is_prose = suffix in _PROSE or not suffix
     yield from _unicode_findings(path, text, is_prose)
@@ -270,16 +297,19 @@ def _by_address(match: str, severity: Severity) -> Severity:
     hosts = [match[found.start(1) :] for found in _ADDRESS.finditer(match)]
     if not hosts:
         return severity
-    hosts = [host for host in hosts if not _is_known(host)]
-    if not hosts:
-        return "low"
-    if any(_SUSPICIOUS.match(host) for host in hosts) or re.search(r"(?<!\w)http://(?!localhost|127\.)", match):
+    if any(not _LOCAL.match(match[found.end() :]) for found in _PLAIN_HTTP.finditer(match)):
         return "high"
-    return severity
+    if all(map(_is_known, hosts)):
+        return "low"
+    return "high" if any(_SUSPICIOUS.match(host) for host in hosts if not _is_known(host)) else severity
 
 
 def _is_known(host: str) -> bool:
-    return any(host.startswith(known) or host.split("/", 1)[0].endswith(f".{known}") for known in _KNOWN_INSTALLERS)
+    """Whether an address, without its scheme, is that of a known installer: exactly, not only at its beginning."""
+    return bool(_LOCAL.match(host)) or any(
+        host.startswith(known) and (len(host) == len(known) or not _IN_A_NAME.match(host[len(known)]))
+        for known in _KNOWN_INSTALLERS
+    )
 
 
 def _is_quoted(text: str, start: int, end: int) -> bool:
@@ -385,8 +415,7 @@ def _shown(text: str) -> str:
 def _files_of(folder: Path) -> Iterator[SourceFile]:
     found = scan_folder(folder)
     regular = {file.path for file in found.files}
-    order = sorted(found.stats, key=lambda item: (item[0].count("/"), item[0]))
-    for path, status in order:
+    for path, status in found.stats:
         if path in regular:
             yield SourceFile(path=path, size=status.st_size, read=_file_reader(folder, path))
         elif (folder / path).is_symlink():

@@ -73,7 +73,8 @@ def _signed(signature: dict[str, Any]) -> str:
 
 def _compare_with_lock(found: dict[str, Any], packages: list[dict[str, Any]], names: list[str]) -> None:
     """Add what differs from `skills.lock` of the current folder."""
-    locked = {name: digest for package in packages for name, digest in dict(package.get("contents", {})).items()}
+    contents = [package["contents"] for package in packages if isinstance(package.get("contents"), dict)]
+    locked = {str(name): str(digest) for one in contents for name, digest in one.items()}
     skills = {skill["name"]: skill for skill in found["skills"]}
     for name, digest in sorted(locked.items()):
         if skill := skills.get(name):
@@ -86,7 +87,7 @@ def _compare_with_lock(found: dict[str, Any], packages: list[dict[str, Any]], na
                     "state": "missing",
                     "source": None,
                     "contentHash": None,
-                    "recordedHash": str(digest).removeprefix("sha256:"),
+                    "recordedHash": digest.removeprefix("sha256:"),
                     "version": None,
                     "archive": "missing",
                     "signature": {"state": "unsigned", "signer": None, "fingerprint": None, "reason": None},
