@@ -12,6 +12,7 @@ from apexbridge.bridge import Bridge
 from apexbridge.skills.lock_file import LOCK_FILE
 from apexbridge.skills.package.signatures import SIGNATURE_FILE
 from apexbridge.storage.audit import AUDIT_FILE, exported
+from apexbridge.surfaces.http.middleware.scopes import required_scope
 from tests.making import skill_zip, write_skill
 from tests.skills.source_server import SourceRepository
 from tests.surfaces.conftest import Apex
@@ -138,6 +139,12 @@ def test_an_installed_skill_is_scanned_and_the_install_warns(apex: Apex, tmp_pat
     assert installed.code == 0
     assert "warning: scan: high override-instructions, SKILL.md line 5" in installed.err
     assert apex("skills", "scan", "pdf").code == 1
+
+
+def test_only_administrators_change_the_signers() -> None:
+    assert {required_scope(method, "/api/signers/ada") for method in ("POST", "DELETE")} == {"admin"}
+    assert required_scope("POST", "/api/signers") == "admin"
+    assert {required_scope("GET", path) for path in ("/api/signers", "/api/verify", "/api/skills/pdf/scan")} == {"read"}
 
 
 @pytest.mark.anyio
