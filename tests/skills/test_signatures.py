@@ -1,19 +1,21 @@
 """Signatures of skills: made and checked here and by OpenSSH, and void after every change."""
 
 import shutil
-import subprocess
+import struct
+from base64 import b64encode
 from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import pytest
+from cryptography.hazmat.primitives import serialization
+from cryptography.hazmat.primitives.asymmetric import ec
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from apexbridge.errors import InvalidInputError
 from apexbridge.skills.package.signatures import (
     MAX_SIGNATURE_BYTES,
-    NAMESPACE,
     SIGNATURE_FILE,
     BadSignatureError,
     manifest_of_folder,
@@ -28,19 +30,36 @@ from apexbridge.skills.package.signatures import (
 )
 from tests.making import write_skill
 
-if TYPE_CHECKING:
-    from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
-
 SCRIPT = "scripts/execute.py"
+# Made by ssh-keygen of OpenSSH 9.2 with the key of the bytes 0 to 31; the second with `-n file`.
+OPENSSH_KEY = "ssh-ed25519 AAAAC3NzaC1lZDI1NTE5AAAAIAOhB7/zzhC+HXDdGOdLwJln5NYwm6UNXx3chmQSVTG4"
+OPENSSH_FINGERPRINT = "SHA256:lbmsoA0yIEcEiVDRnMWuzm+nV+3ZEEpVIURqFoeSspg"
+OPENSSH_MANIFEST = b"644 " + b"0" * 64 + b" SKILL.md\n"
+OPENSSH_SIGNATURE = b"""\
+-----BEGIN SSH SIGNATURE-----
+U1NIU0lHAAAAAQAAADMAAAALc3NoLWVkMjU1MTkAAAAgA6EHv/POEL4dcN0Y50vAmWfk1j
+CbpQ1fHdyGZBJVMbgAAAAQYXBleGJyaWRnZS1za2lsbAAAAAAAAAAGc2hhNTEyAAAAUwAA
+AAtzc2gtZWQyNTUxOQAAAECTh3pEgKzUystr7Cml1gSzk9CDuNPCGvwT9sg6f5LOOrckuP
+fNJbu/mtnrF9cQxQKK+V0ikNr2JmqRe5f8njoI
+-----END SSH SIGNATURE-----
+"""
+OPENSSH_SIGNATURE_OF_A_FILE = b"""\
+-----BEGIN SSH SIGNATURE-----
+U1NIU0lHAAAAAQAAADMAAAALc3NoLWVkMjU1MTkAAAAgA6EHv/POEL4dcN0Y50vAmWfk1j
+CbpQ1fHdyGZBJVMbgAAAAEZmlsZQAAAAAAAAAGc2hhNTEyAAAAUwAAAAtzc2gtZWQyNTUx
+OQAAAEBV+NpA5VoK/4voAlKuuoB3N7j50Py2WvjWpPbRdUPdMIvJzINx2kTp9zM8gQB+kT
+hcwrVY0VLgvfsgchTn0M4D
+-----END SSH SIGNATURE-----
+"""
 
 
 @pytest.fixture(scope="module")
-def key() -> "Ed25519PrivateKey":
+def key() -> Ed25519PrivateKey:
     return new_private_key()
 
 
 @pytest.fixture
-def folder(tmp_path: Path, key: "Ed25519PrivateKey") -> Path:
+def folder(tmp_path: Path, key: Ed25519PrivateKey) -> Path:
     """A signed skill."""
     folder = write_skill(tmp_path, "pdf", {SCRIPT: "print(1)\n"})
     (folder / SIGNATURE_FILE).write_bytes(sign(manifest_of_folder(folder), key))
@@ -51,7 +70,7 @@ def check(folder: Path) -> str:
     return verify(read_signature(folder) or b"", manifest_of_folder(folder)).fingerprint
 
 
-def test_a_signature_names_its_key(folder: Path, key: "Ed25519PrivateKey") -> None:
+def test_a_signature_names_its_key(folder: Path, key: Ed25519PrivateKey) -> None:
     assert check(folder) == public_key_of(key).fingerprint
     shutil.copytree(folder, folder.with_name("copy"))
     assert check(folder.with_name("copy")) == check(folder)
@@ -117,57 +136,49 @@ def test_a_file_that_is_too_large_and_a_link_are_refused(folder: Path) -> None:
     assert read_signature(folder) is None
 
 
-@pytest.mark.skipif(not shutil.which("ssh-keygen"), reason="OpenSSH is not installed")
-def test_openssh_makes_and_accepts_the_same_signatures(folder: Path, tmp_path: Path) -> None:
-    own = tmp_path / "id"
-    run = subprocess.run
-    run(["ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-f", own], check=True)
-    manifest = manifest_of_folder(folder)
-    made = run(
-        ["ssh-keygen", "-Y", "sign", "-n", NAMESPACE, "-f", own], input=manifest, capture_output=True, check=True
-    )
-    public = parse_public_key(own.with_suffix(".pub").read_text())
-    assert verify(made.stdout, manifest) == public
-    assert public_key_of(read_private_key(own)) == public
-    assert public.fingerprint in run(["ssh-keygen", "-lf", own], capture_output=True, text=True, check=True).stdout
-
-    (tmp_path / "signers").write_text(f"ada {public.line}\n")
-    (tmp_path / "sig").write_bytes(sign(manifest, read_private_key(own)))
-    command: list[str | Path] = [
-        "ssh-keygen",
-        "-Y",
-        "verify",
-        "-f",
-        tmp_path / "signers",
-        "-I",
-        "ada",
-        "-n",
-        NAMESPACE,
-        "-s",
-        tmp_path / "sig",
-    ]
-    assert run(command, input=manifest, capture_output=True).returncode == 0
-    other = run(["ssh-keygen", "-Y", "sign", "-n", "file", "-f", own], input=manifest, capture_output=True, check=True)
-    with pytest.raises(BadSignatureError):
-        verify(other.stdout, manifest)
+def test_openssh_makes_the_same_signatures() -> None:
+    own = Ed25519PrivateKey.from_private_bytes(bytes(range(32)))
+    assert public_key_of(own) == parse_public_key(OPENSSH_KEY)
+    assert public_key_of(own).fingerprint == OPENSSH_FINGERPRINT
+    assert sign(OPENSSH_MANIFEST, own) == OPENSSH_SIGNATURE
+    assert verify(OPENSSH_SIGNATURE, OPENSSH_MANIFEST) == public_key_of(own)
 
 
-@pytest.mark.skipif(not shutil.which("ssh-keygen"), reason="OpenSSH is not installed")
-def test_other_keys_are_refused_with_a_command_that_helps(tmp_path: Path) -> None:
-    for name, options in {"rsa": ["-t", "rsa", "-N", ""], "locked": ["-t", "ed25519", "-N", "secret"]}.items():
-        path = tmp_path / name
-        subprocess.run(["ssh-keygen", "-q", *options, "-f", path], check=True)
+def test_a_signature_for_another_purpose_is_not_valid() -> None:
+    with pytest.raises(BadSignatureError, match="another purpose"):
+        verify(OPENSSH_SIGNATURE_OF_A_FILE, OPENSSH_MANIFEST)
+
+
+def with_passphrase(private: Ed25519PrivateKey) -> bytes:
+    """A key file whose private part is encrypted."""
+    salt_and_rounds = struct.pack(">I", 16) + bytes(16) + struct.pack(">I", 16)
+    fields = [b"aes256-ctr", b"bcrypt", salt_and_rounds]
+    packed = [struct.pack(">I", len(one)) + one for one in fields]
+    public, hidden = public_key_of(private).blob, bytes(160)
+    tail = [struct.pack(">I", 1), *(struct.pack(">I", len(one)) + one for one in (public, hidden))]
+    blob = b64encode(b"".join([b"openssh-key-v1\0", *packed, *tail])).decode()
+    kind = "OPENSSH PRIVATE " + "KEY"
+    return f"-----BEGIN {kind}-----\n{blob}\n-----END {kind}-----\n".encode()
+
+
+def test_other_keys_are_refused_with_a_command_that_helps(tmp_path: Path, key: Ed25519PrivateKey) -> None:
+    other = ec.generate_private_key(ec.SECP256R1())
+    openssh = serialization.Encoding.PEM, serialization.PrivateFormat.OpenSSH, serialization.NoEncryption()
+    files = {"ecdsa": other.private_bytes(*openssh), "locked": with_passphrase(key), "text": b"not a key"}
+    for name, data in files.items():
+        (tmp_path / name).write_bytes(data)
         with pytest.raises(InvalidInputError) as error:
-            read_private_key(path)
-        assert "apex s" in error.value.message
+            read_private_key(tmp_path / name)
+        assert ("ssh-keygen -Y sign" if name == "locked" else "apex signers keygen") in error.value.message
     with pytest.raises(InvalidInputError):
-        parse_public_key((tmp_path / "rsa.pub").read_text())
-    (tmp_path / "text").write_text("no key")
-    with pytest.raises(InvalidInputError):
-        read_private_key(tmp_path / "text")
+        read_private_key(tmp_path / "missing")
+    encoded = other.public_key().public_bytes(serialization.Encoding.OpenSSH, serialization.PublicFormat.OpenSSH)
+    for text in (encoded.decode(), "", "ssh-ed25519", "ssh-ed25519 AAAA", "ssh-ed25519 !"):
+        with pytest.raises(InvalidInputError):
+            parse_public_key(text)
 
 
-def test_a_new_key_is_stored_in_the_format_of_openssh(tmp_path: Path, key: "Ed25519PrivateKey") -> None:
+def test_a_new_key_is_stored_in_the_format_of_openssh(tmp_path: Path, key: Ed25519PrivateKey) -> None:
     path = tmp_path / "key"
     path.write_bytes(private_key_text(key))
     assert public_key_of(read_private_key(path)) == public_key_of(key)
