@@ -1,5 +1,6 @@
 """Signatures and the scan decide at every entry point whether a content is installed."""
 
+import errno
 import shutil
 from collections.abc import Awaitable
 from pathlib import Path
@@ -208,6 +209,21 @@ async def test_a_damaged_list_of_signers_trusts_no_key(
         (data_dir / "signers.json").write_text("[{]")
         error = await refused("SIGNATURE_REQUIRED", skills.install_skill(made(tmp_path, key=key)), data_dir)
     assert "damaged" in error.message
+
+
+async def test_a_full_disk_keeps_the_signers(
+    skills: SkillManager, key: "Ed25519PrivateKey", monkeypatch: pytest.MonkeyPatch
+) -> None:
+    skills.signers.add("ada", public_key_of(key).line)
+
+    def full(*arguments: object, **options: object) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr("apexbridge.skills.store.signers.replace_file", full)
+    with pytest.raises(ApexBridgeError) as error:
+        skills.signers.remove("ada")
+    assert error.value.code == "STORAGE_FULL"
+    assert [one.name for one in skills.signers.all()] == ["ada"]
 
 
 async def test_without_cryptography_nothing_counts_as_signed(

@@ -14,6 +14,7 @@ from apexbridge._fs import replace_file
 from apexbridge.errors import InvalidInputError, RequestError, ServerError
 from apexbridge.skills.models import Signer
 from apexbridge.skills.package.signatures import PublicKey, parse_public_key
+from apexbridge.storage.directory import storage_faults
 
 SIGNERS_FILE = "signers.json"
 MAX_SIGNERS = 500
@@ -86,7 +87,8 @@ class SignerStore:
 
     def _write(self, signers: Sequence[Signer]) -> None:
         data = json.dumps([one.model_dump(mode="json") for one in signers], indent=1).encode()
-        replace_file(self._path, data, beside=self._path.parent, mode=0o600, durable=True)
+        with storage_faults():
+            replace_file(self._path, data, beside=self._path.parent, mode=0o600, durable=True)
 
 
 def may_sign(signer: Signer, skill: str) -> bool:
