@@ -72,8 +72,8 @@ system-parts:
 lock: ## resolve the pinned requirements again (no URLs are written)
 	$(PYTHON) -m venv .venv-lock
 	.venv-lock/bin/pip install --quiet uv
-	.venv-lock/bin/uv pip compile pyproject.toml --extra english --extra mcp --extra models --extra sandbox --group build $(LOCK_FLAGS) -o requirements/run.lock
-	.venv-lock/bin/uv pip compile pyproject.toml --extra english --extra mcp --extra models --extra otel --extra sandbox --group build --group dev -c requirements/run.lock $(LOCK_FLAGS) -o requirements/dev.lock
+	.venv-lock/bin/uv pip compile pyproject.toml --extra english --extra mcp --extra models --extra sandbox --extra signing --group build $(LOCK_FLAGS) -o requirements/run.lock
+	.venv-lock/bin/uv pip compile pyproject.toml --extra english --extra mcp --extra models --extra otel --extra sandbox --extra signing --group build --group dev -c requirements/run.lock $(LOCK_FLAGS) -o requirements/dev.lock
 	rm -rf .venv-lock
 LOCK_FLAGS := --universal --python-version 3.11 --generate-hashes --no-header --no-annotate --no-emit-index-url --quiet
 

@@ -1,4 +1,4 @@
-"""`python -m benchmarks [NAME …]`, or `python -m benchmarks corpus PATH`."""
+"""`python -m benchmarks [NAME …]`, or `python -m benchmarks corpus|scan PATH`."""
 
 import argparse
 import sys
@@ -28,6 +28,7 @@ from benchmarks import (
     run_code,
     sandbox,
     scale,
+    scan,
     search,
     start,
 )
@@ -64,10 +65,17 @@ def main() -> None:
     """Run the named benchmarks, or all timed ones."""
     known = {**TIMED, **NEEDS_NETWORK}
     parser = argparse.ArgumentParser(prog="python -m benchmarks", description=__doc__)
-    parser.add_argument("names", nargs="*", metavar="NAME", help=f"{', '.join(known)}, or: corpus PATH")
+    parser.add_argument(
+        "names", nargs="*", metavar="NAME", help=f"{', '.join(known)}, or: corpus PATH, scan PATH [FILE]"
+    )
     parser.add_argument("--short", action="store_true", help="fewer rounds of chat")
     options = parser.parse_args()
     names = options.names
+    if names[:1] == ["scan"]:
+        if len(names) not in (2, 3):
+            parser.error("scan needs the path of a folder or a .jsonl.gz, and may have that of a file for its findings")
+        scan.run(*map(Path, names[1:]))
+        return
     if names[:1] == ["corpus"]:
         if len(names) != 2:
             parser.error("corpus needs the path of a folder or a .jsonl.gz")

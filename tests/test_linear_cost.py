@@ -34,6 +34,7 @@ from apexbridge.skills.package.entry_names import collision_key, is_odd
 from apexbridge.skills.package.frontmatter import parse_leniently, replace_description
 from apexbridge.skills.package.permissions import parse as parse_permission
 from apexbridge.skills.package.repair import repair
+from apexbridge.skills.package.scan.scanner import SourceFile, scan
 from apexbridge.skills.package.script_arguments import derive
 from apexbridge.skills.package.skill import PackageFile, lenient_name, slug
 from apexbridge.skills.package.skill_md import read_skill_markdown
@@ -139,6 +140,14 @@ def detect_in(name: str) -> Work:
     return work
 
 
+def scan_in(path: str) -> Work:
+    def work(text: str) -> None:
+        data = as_bytes(text)
+        scan([SourceFile(path=path, size=len(data), read=lambda limit: data[:limit])])
+
+    return work
+
+
 READERS: dict[str, Work] = {
     "imports of Python": detect_in("a.py"),
     "imports of JavaScript": detect_in("a.js"),
@@ -204,6 +213,8 @@ READERS: dict[str, Work] = {
         UpstreamError.of_ours(400, f"tools: {text}", "x"), {"messages": [{"content": text}], "tool not allowed": text}
     ),
     "a call to approve": lambda text: (summary_of({"input": {"a": text}}), whole_of({"input": {"a": text}})),
+    "the scan of Markdown": scan_in("SKILL.md"),
+    "the scan of a script": scan_in("scripts/execute.py"),
     "a line of the log": escaped,
     "output with secrets": lambda text: in_chunks(StreamMasker([" " * 50, "a0-_:" * 20, "\n" * 9]).add, text, 7),
     "a chat": lambda text: read_request({"messages": [{"role": "user", "content": text}]}),

@@ -1,7 +1,7 @@
 """The complete error tree: a code for programs, a status for HTTP, a message for people, details for both.
 
 ApexBridgeError
-├── SkillError                   about a skill; details name it; also VERSION_NOT_FOUND, NAME_MISMATCH, …
+├── SkillError                   about a skill; details name it; also SIGNATURE_REQUIRED, SCAN_REFUSED, …
 │   ├── SkillNotFoundError           SKILL_NOT_FOUND (executing: ENOENT)
 │   ├── SkillAlreadyExistsError      SKILL_ALREADY_EXISTS
 │   ├── SkillParseError              SKILL_PARSE_ERROR
@@ -63,6 +63,8 @@ STATUS_OF_CODE: Mapping[str, int] = {
     "NOT_FOUND": 404,
     "METHOD_NOT_ALLOWED": 405,
     "REQUEST_TIMEOUT": 408,
+    "SIGNATURE_REQUIRED": 409,
+    "SCAN_REFUSED": 409,
     "SKILL_ALREADY_EXISTS": 409,
     "SKILL_READ_ONLY": 409,
     "CONFIRMATION_REQUIRED": 409,
@@ -71,6 +73,7 @@ STATUS_OF_CODE: Mapping[str, int] = {
     "SOURCE_UNKNOWN": 409,
     "SOURCE_CHANGED": 409,
     "NAME_TAKEN": 409,
+    "SIGNER_EXISTS": 409,
     "MCP_SERVER_EXISTS": 409,
     "MCP_SERVER_READ_ONLY": 409,
     "BUSY": 409,
@@ -94,6 +97,7 @@ STATUS_OF_CODE: Mapping[str, int] = {
     "DIGEST_MISMATCH": 502,
     "SANDBOX_UNAVAILABLE": 503,
     "MCP_NOT_INSTALLED": 503,
+    "SIGNING_NOT_INSTALLED": 503,
     "MCP_UNAVAILABLE": 503,
     "LANCE_SEARCH_ERROR": 503,
     "NOT_READY": 503,

@@ -37,8 +37,8 @@ from apexbridge.sandbox.config import (
     SandboxSettings,
     default_concurrency,
 )
-from apexbridge.skills import DefaultMode, Profile
-from apexbridge.skills.config import FetchSettings, SkillsSettings, VersionLimits
+from apexbridge.skills import DefaultMode, Profile, ScanPolicy, Severity, SignaturePolicy
+from apexbridge.skills.config import FetchSettings, IntakeSettings, SkillsSettings, VersionLimits
 from apexbridge.storage.directory import SETTINGS_FILE as SETTINGS_FILE  # re-exported
 from apexbridge.storage.directory import default_data_dir
 from apexbridge.workspaces.config import WorkspaceLimits
@@ -138,6 +138,17 @@ class Settings(BaseSettings):
     enable_direct_mode: bool = Field(default=True, description="Whether direct skills may return their instructions.")
     default_profile: Profile = Field(default="seed", description="How archives are read: seed, lenient or strict.")
     require_entry_script: bool = Field(default=False, description="Refuse packages whose scripts/ has no entry script.")
+    scan: ScanPolicy = Field(
+        default="warn",
+        description="What a suspicious text or file in a package does to its install: off, warn, refuse.",
+    )
+    scan_severity: Severity = Field(
+        default="high", description="The lowest severity that `refuse` refuses: low, medium or high."
+    )
+    require_signed: SignaturePolicy = Field(
+        default="off",
+        description="Skills without a valid signature of a trusted signer: off, warn, or all, which refuses them.",
+    )
     confirm_dangerous: bool = Field(default=True, description="Whether dangerous skills need approval to run.")
     install_private_addresses: bool = Field(
         default=False, description="Whether skills may be installed from private addresses, and without TLS."
@@ -416,6 +427,7 @@ class Settings(BaseSettings):
                 max_mb=self.install_max_mb,
                 timeout_seconds=self.install_timeout_seconds,
             ),
+            intake=IntakeSettings(scan=self.scan, scan_severity=self.scan_severity, require_signed=self.require_signed),
             versions=VersionLimits(count=self.version_count, days=self.version_days, mb=self.version_mb),
         )
 

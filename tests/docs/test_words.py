@@ -43,12 +43,16 @@ def files(*patterns: str) -> list[Path]:
 
 
 def prose_of(path: Path) -> Iterator[tuple[int, str]]:
-    """Comments, and strings that are prose: docstrings, messages, descriptions. In tests, comments only."""
+    """Comments, and strings that are prose: docstrings, messages, descriptions; not regular expressions, which are raw
+    strings. In tests, comments only.
+    """
     with tokenize.open(path) as file:
         for token in tokenize.generate_tokens(file.readline):
             if token.type == tokenize.COMMENT:
                 yield token.start[0], token.string
             elif token.type == tokenize.STRING and " " in token.string and "tests" not in path.parts:
+                if "r" in token.string[:2].lower():
+                    continue
                 yield token.start[0], re.sub(r"\A\w*(\"\"\"|'''|\"|')(.*)\1\Z", r"\2", token.string, flags=re.DOTALL)
 
 

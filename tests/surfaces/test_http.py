@@ -49,6 +49,13 @@ async def test_a_form_installs_a_skill(client: httpx.AsyncClient) -> None:
         "message": "Skill installed successfully",
         "replaced": False,
         "warnings": [],
+        "scans": [
+            {
+                "name": "git-commit",
+                "scan": {"findings": [], "files": 2, "complete": True},
+                "signature": {"state": "unsigned", "signer": None, "fingerprint": None, "reason": None},
+            }
+        ],
     }
 
 

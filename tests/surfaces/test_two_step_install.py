@@ -54,6 +54,8 @@ async def test_a_report_says_what_a_skill_asks_for(client: httpx.AsyncClient) ->
         "dependencies": {"python": ["pypdf>=4", "pyyaml"], "node": [], "programs": ["pdftotext"]},
         "warnings": package["warnings"],
         "confirm": "",
+        "scan": {"findings": [], "files": 3, "complete": True},
+        "signature": {"state": "unsigned", "signer": None, "fingerprint": None, "reason": None},
         "replaces": None,
     }
     assert report["valid"]

@@ -5,6 +5,10 @@ from typing import Literal
 
 Profile = Literal["seed", "lenient", "strict"]
 Mode = Literal["sandbox", "direct"]
+Severity = Literal["low", "medium", "high"]
+"""Of a finding of the scan."""
+ScanPolicy = Literal["off", "warn", "refuse"]
+SignaturePolicy = Literal["off", "warn", "all"]
 DefaultMode = Literal["auto", "sandbox", "direct"]
 NAME_PATTERN = re.compile(r"[a-z0-9][a-z0-9-]{0,63}\Z")
 """What a skill's name looks like."""

@@ -8,7 +8,7 @@ from pydantic import BaseModel, Field, ValidationError, field_validator
 from pydantic.alias_generators import to_camel
 
 from apexbridge.errors import InvalidInputError
-from apexbridge.skills import DefaultMode, Profile
+from apexbridge.skills import DefaultMode, Profile, ScanPolicy, Severity, SignaturePolicy
 from apexbridge.wire import MAX_PROBLEMS, WireInput, problem, summary_of
 
 MAX_CUSTOM_PATHS = 100
@@ -33,6 +33,15 @@ class VersionLimits(BaseModel):
     """Space for the archives of one skill."""
 
 
+class IntakeSettings(BaseModel):
+    """What a content must fulfil to be installed."""
+
+    scan: ScanPolicy = "warn"
+    scan_severity: Severity = "high"
+    """The lowest severity that `refuse` refuses."""
+    require_signed: SignaturePolicy = "off"
+
+
 class SkillsSettings(BaseModel):
     """Settings of the skills package."""
 
@@ -50,6 +59,7 @@ class SkillsSettings(BaseModel):
     """Whether skills that are marked dangerous need approval."""
     fetch: FetchSettings = FetchSettings()
     versions: VersionLimits = VersionLimits()
+    intake: IntakeSettings = IntakeSettings()
 
 
 class SkillManagerConfig(WireInput):

@@ -70,8 +70,10 @@ def packaged_skill(examined: ExaminedSkill, default_mode: DefaultMode, replaced:
             node=sorted([*examined.declared.node_requirements, *(used("node") - declared_node)]),
             programs=sorted({use.name for use in uses if use.kind == "program"}),
         ),
-        warnings=[*examined.skill.warnings, *examined.declared.problems],
+        warnings=[*examined.skill.warnings, *examined.declared.problems, *examined.admission.warnings],
         confirm=metadata.confirm or "" if metadata.dangerous else None,
+        scan=examined.admission.scan,
+        signature=examined.admission.signature,
         content_hash=examined.skill.content_hash,
         replaces=replaced,
     )

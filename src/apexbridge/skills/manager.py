@@ -42,6 +42,7 @@ from apexbridge.skills.fetched_packages import (
 from apexbridge.skills.lock_file import LOCK_FILE
 from apexbridge.skills.models import (
     CallStatistics,
+    ContentScan,
     DirectSkillResult,
     GrowthPoint,
     InstallReceipt,
@@ -75,6 +76,7 @@ from apexbridge.skills.package.frontmatter import checked_description, parse_len
 from apexbridge.skills.package.named_files import SHOWN_CHARACTERS, NamedFile, NoSuchNameError, find_file
 from apexbridge.skills.package.packing import packed
 from apexbridge.skills.package.progress import report_phase
+from apexbridge.skills.package.scan.scanner import scan_skill_folder
 from apexbridge.skills.package.skill import Needs, runnable_scripts
 from apexbridge.skills.package.sources import SkillSource, default_profile_of, default_profile_of_several, open_source
 from apexbridge.skills.package.validation import Package, ReadOptions, check_package, open_package, validate_package
@@ -89,14 +91,17 @@ from apexbridge.skills.skill_lock import SkillLock
 from apexbridge.skills.store.catalog import Catalog, Row, Standing, derived_tags_of
 from apexbridge.skills.store.comparison import compare
 from apexbridge.skills.store.indexer import IndexDocument, Progress, SkillIndex
+from apexbridge.skills.store.intake import Intake
 from apexbridge.skills.store.library import read_origin
 from apexbridge.skills.store.listing import SkillFilter
 from apexbridge.skills.store.names import folder_of_name, own_name
 from apexbridge.skills.store.roots import INSTALLED_ROOT, SkillRoot
 from apexbridge.skills.store.scanner import Prepared
+from apexbridge.skills.store.signers import SIGNERS_FILE, SignerStore
 from apexbridge.skills.store.skill_store import SkillStore
 from apexbridge.skills.store.skill_versions import SkillVersions
 from apexbridge.skills.store.trash import Removed
+from apexbridge.skills.store.verification import SkillVerification
 from apexbridge.skills.store.versions import Change, Version
 from apexbridge.skills.tool_factory import SkillToolFactory, SkillTools
 from apexbridge.storage.call_statistics import CallStatisticsStore
@@ -176,9 +181,12 @@ class SkillManager:
             listener=self._skill_tools,
             require_entry_script=settings.require_entry_script,
             versions=settings.versions,
+            intake=Intake(SignerStore(data_dir / SIGNERS_FILE), settings.intake),
         )
         self._fetcher = Fetcher(lambda: self.staging, disk, settings.fetch)
         self._lock = SkillLock(data_dir / LOCK_FILE, self.store, self._fetcher, self._read_fetched)
+        self.signers = self.store.intake.signers
+        self.verification = SkillVerification(self.store, data_dir / LOCK_FILE)
         self.versions = SkillVersions(self.store, disk, replaced=self._lock.rewrite)
         self.runner = SkillRuns(
             self.store,
@@ -378,6 +386,7 @@ class SkillManager:
                 *map(str, refused[:MAX_REASONS]),
                 *(f"{receipt.name}: {warning}" for receipt in receipts for warning in receipt.warnings),
             ],
+            scans=[scan for receipt in receipts for scan in receipt.scans],
         )
 
     async def _install(
@@ -619,6 +628,11 @@ class SkillManager:
         self, stack: ExitStack, path: Path, profile: Profile | None, strict: bool
     ) -> tuple[BinaryIO, Package]:
         return await self._read_package(stack, open_package, path, profile, None, strict)
+
+    async def scan_skill(self, name: str) -> ContentScan:
+        """Scan an installed skill for hostile patterns, regardless of the setting."""
+        async with self.store.reading(name) as row:
+            return await in_thread(scan_skill_folder, self.store.folder(row))
 
     async def uninstall_skill(self, name: str, *, delete: bool = False) -> RemovalReceipt:
         """Remove a skill with its grants and approvals. Its call history is kept.
@@ -1019,6 +1033,7 @@ class SkillManager:
             SkillReadOnlyError: the skill is in a read-only root.
         """
         text = checked_description(description, skill=name)
+        self.store.intake.check_edit(name)
         await run_to_completion(self._set_description(name, text, Change(source="edit", author=caller)))
         self._on_change("edited", [name])
         return Receipt(name=name, message="Description updated")
@@ -1178,6 +1193,7 @@ class SkillManager:
             metadata=metadata.metadata,
             read_only=not found.root.is_writable(found.path),
             origin=read_origin(found.path) if found.root.is_installed else None,
+            signature=self.store.intake.signature_of(found.path, row.name),
         )
 
     async def open_skill_file(self, name: str, path: str) -> BinaryIO:

@@ -79,6 +79,18 @@ class SkillFile(WireModel):
     size: int
 
 
+class SkillSignature(WireModel):
+    """The signature of a skill."""
+
+    state: Literal["valid", "unsigned", "invalid", "unknown-signer", "unchecked"]
+    """`unchecked` if the package `cryptography` is missing."""
+    signer: str | None = None
+    fingerprint: str | None = None
+    """Of the key, if it made the signature."""
+    reason: str | None = None
+    """Why it is not valid."""
+
+
 class SkillDetail(SkillSummary):
     """Everything about one skill."""
 
@@ -111,6 +123,7 @@ class SkillDetail(SkillSummary):
     read_only: bool
     origin: Origin | None = None
     """Where it was fetched from; None if it was uploaded."""
+    signature: SkillSignature = SkillSignature(state="unsigned")
 
 
 class TagCount(WireModel):
@@ -189,6 +202,83 @@ class RemovedItem(WireModel):
     """Bytes on the disk; 0 for a hidden skill."""
 
 
+class ScanFinding(WireModel):
+    """What the scan of a skill found at one place."""
+
+    rule: str
+    kind: str
+    severity: Literal["low", "medium", "high"]
+    path: str
+    """The file, relative to the skill's folder."""
+    line: int | None
+    text: str
+    """The text, shortened and escaped."""
+    why: str
+    advice: str
+
+    def __str__(self) -> str:
+        where = self.path if self.line is None else f"{self.path} line {self.line}"
+        return f"{self.severity} {self.rule}, {where}: {self.why} {self.text!r}"
+
+
+class ContentScan(WireModel):
+    """The findings in a skill, the most severe first."""
+
+    findings: list[ScanFinding]
+    files: int
+    complete: bool
+    """Whether all bytes of all files were scanned; large packages are scanned up to a limit."""
+
+
+class Signer(WireModel):
+    """A key that the operator trusts."""
+
+    name: str
+    key: str
+    """`ssh-ed25519 …`."""
+    fingerprint: str
+    skills: list[str] = Field(default_factory=list)
+    """The skills that it may sign, with `*` and `?`; empty for all."""
+    added_at: datetime
+
+
+class SkillScan(WireModel):
+    """The scan of one skill of a package."""
+
+    name: str
+    scan: ContentScan
+    signature: SkillSignature
+
+
+class VerifiedSkill(WireModel):
+    """Whether an installed skill is what was installed."""
+
+    name: str
+    state: Literal["unchanged", "changed", "missing"]
+    """`changed`: after the install, by hand or by an edit of the description."""
+    source: str | None
+    """Where it was fetched from; None for an upload, a folder, or a skill that was put there by hand."""
+    content_hash: str | None
+    """Of the files on disk; None if they are missing."""
+    recorded_hash: str | None
+    """Of what was installed; None if there is no record."""
+    version: int | None
+    """The installed version."""
+    archive: Literal["intact", "damaged", "missing"]
+    """The stored version, by which it can be restored."""
+    signature: SkillSignature
+    problems: list[str]
+    """What is wrong; empty if nothing is."""
+
+
+class Verification(WireModel):
+    """The state of installed skills."""
+
+    skills: list[VerifiedSkill]
+    ok: bool
+    """Whether nothing is wrong."""
+
+
 class InstallReceipt(Receipt):
     """The answer to an install.
 
@@ -201,6 +291,8 @@ class InstallReceipt(Receipt):
     left_out: list[LeftOut] = Field(default_factory=list)
     replaced: bool = False
     warnings: list[str] = Field(default_factory=list)
+    scans: list[SkillScan] = Field(default_factory=list)
+    """The signature of each skill, and what the scan found."""
     duration: int = 0
     """Milliseconds."""
 
@@ -218,6 +310,8 @@ class SkillVersion(WireModel):
     """How it came: `upload` without being installed, `disk` for a change of the folder that was found."""
     author: str
     """The id of the API key; empty without one."""
+    signer: str | None = None
+    """Who signed it, as known when it was stored."""
     content_hash: str
     size: int
     """Of its files together, in bytes."""
@@ -405,6 +499,8 @@ class PackageSkill(WireModel):
     warnings: list[str]
     confirm: str | None
     """What is asked before each run; empty if the skill says nothing. None if nothing is asked."""
+    scan: ContentScan
+    signature: SkillSignature
     content_hash: str
     replaces: ReplacedSkill | None
 

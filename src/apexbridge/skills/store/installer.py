@@ -22,7 +22,7 @@ from apexbridge.errors import (
     did_you_mean,
 )
 from apexbridge.skills import MAX_NAME_CHARACTERS
-from apexbridge.skills.models import InstallReceipt, Origin
+from apexbridge.skills.models import InstallReceipt, Origin, SkillScan
 from apexbridge.skills.package.dependencies import Dependencies, read_dependencies
 from apexbridge.skills.package.detection import Use, detect
 from apexbridge.skills.package.fingerprint import scan_folder
@@ -32,13 +32,14 @@ from apexbridge.skills.package.validation import BrokenFolderError, Package, Pac
 from apexbridge.skills.remote.source_text import parse_source
 from apexbridge.skills.store.catalog import Catalog, Row, derived_tags_of
 from apexbridge.skills.store.indexer import IndexDocument, SkillIndex
+from apexbridge.skills.store.intake import Admission, Intake
 from apexbridge.skills.store.library import Library, StagedSkill
 from apexbridge.skills.store.locks import NameLocks
 from apexbridge.skills.store.names import folder_of_name, qualified_name
 from apexbridge.skills.store.plugins import PluginRecord
 from apexbridge.skills.store.roots import INSTALLED_ROOT, FoundFolder
 from apexbridge.skills.store.scanner import Prepared, Scanner
-from apexbridge.skills.store.trash import HiddenSkill, Removed, RemovedSkill
+from apexbridge.skills.store.trash import HiddenSkill, Removed, RemovedSkill, gone_folder
 from apexbridge.skills.store.versions import BY_HAND, Change, Content, Version
 
 PackagesOf = Callable[[str], Awaitable[tuple[str, ...]]]
@@ -58,6 +59,7 @@ class ExaminedSkill:
     paths: tuple[str, ...]
     declared: Dependencies
     uses: tuple[Use, ...]
+    admission: Admission
 
 
 class Installer:
@@ -75,6 +77,7 @@ class Installer:
         index: SkillIndex,
         locks: NameLocks,
         commits: NameLocks,
+        intake: Intake,
         require_entry_script: bool,
     ) -> None:
         self._library = library
@@ -83,6 +86,7 @@ class Installer:
         self._index = index
         self._locks = locks
         self._commits = commits
+        self._intake = intake
         self._require_entry_script = require_entry_script
 
     async def install(
@@ -104,6 +108,7 @@ class Installer:
 
         Raises:
             SkillAlreadyExistsError: the skill or one of the plugins is installed and `overwrite` is false.
+            SkillError: SIGNATURE_REQUIRED, SCAN_REFUSED.
         """
         package = await in_thread(self._with_own_plugin_names, package)
         plugins = [plugin.name for plugin in package.plugins]
@@ -115,6 +120,7 @@ class Installer:
         try:
             report_phase("unpacking")
             staged = await in_thread(self._stage, file, package, names, stage, origin)
+            admissions = await in_thread(self._admit, staged)
             report_phase("indexing")
             vectors = await self._index.embed([_document(one) for one in staged])
             async with self._holding([*_candidates(package), *names], plugins) as members:
@@ -160,7 +166,11 @@ class Installer:
             left_out=list(package.left_out),
             message=f"{_kind(package)} installed successfully",
             replaced=replaced,
-            warnings=package.warnings + await self._shadow_warnings(names),
+            warnings=package.warnings + _warnings(names, admissions) + await self._shadow_warnings(names),
+            scans=[
+                SkillScan(name=name, scan=one.scan, signature=one.signature)
+                for name, one in zip(names, admissions, strict=True)
+            ],
         )
 
     async def examine(self, file: BinaryIO, package: Package) -> list[ExaminedSkill]:
@@ -183,6 +193,7 @@ class Installer:
                         paths=tuple(file.path for file in scan_folder(staged.path).files),
                         declared=read_dependencies(staged.path),
                         uses=tuple(detect(staged.path)),
+                        admission=self._intake.examine(staged.path, name, replaced=self._path(name)),
                     )
                 )
             finally:
@@ -199,6 +210,7 @@ class Installer:
         stage = self._library.stage_path()
         try:
             staged = await in_thread(self._stage_version, name, number, stage)
+            await in_thread(self._admit, [staged])
             (vector,) = await self._index.embed([_document(staged)])
             await self._catalog.prove_writable()
             await self._settle_changed([name])
@@ -230,12 +242,17 @@ class Installer:
         stage = self._library.stage_path()
         try:
             (staged,) = await in_thread(self._stage, file, package, [name], stage, None)
+            await in_thread(self._admit, [staged])
             version = await in_thread(self._library.versions.add, _content(staged), change, as_default=False)
         finally:
             await in_thread(self._library.discard_stage, stage)
         if version is None:
             raise InvalidArchiveError("The package is too large to be stored as a version", code="ARCHIVE_TOO_LARGE")
         return version
+
+    def _admit(self, staged: Sequence[StagedSkill]) -> list[Admission]:
+        """Raises SkillError: SIGNATURE_REQUIRED, SCAN_REFUSED."""
+        return [self._intake.admit(one.path, one.name, replaced=self._path(one.name)) for one in staged]
 
     def _prepare_versions(self, staged: Sequence[StagedSkill]) -> list[Path]:
         """Pack the contents before they are committed: on a full disk, nothing is installed. Returns the drafts."""
@@ -309,7 +326,7 @@ class Installer:
         """Bring the skills of an entry of the trash back, all or none. `add_packages` gets their added packages.
 
         Raises:
-            SkillError: NAME_TAKEN, a skill or the plugin of that name is installed.
+            SkillError: NAME_TAKEN, a skill or the plugin of that name is installed; SIGNATURE_REQUIRED, SCAN_REFUSED.
         """
         names = record.names
         async with self._holding(names, [record.plugin.name] if record.plugin else []) as members:
@@ -319,6 +336,7 @@ class Installer:
             for name in names:
                 if name in taken or self._exists(name):
                     raise _name_taken(name)
+            await in_thread(self._admit_removed, entry, names)
             await self._catalog.prove_writable()
             async with self._commits.hold(*names):
                 for skill in record.skills:  # before the folders, so that a crash does not lose them
@@ -328,6 +346,11 @@ class Installer:
                 except FileNotFoundError as error:  # restored or deleted a moment ago
                     raise SkillNotFoundError(record.name) from error
                 await self._settle(list(map(folder_of_name, names)), {})
+
+    def _admit_removed(self, entry: Path, names: Sequence[str]) -> None:
+        for name in names:
+            if (folder := gone_folder(entry, name)).is_dir():
+                self._intake.admit(folder, name)
 
     @asynccontextmanager
     async def _holding(self, names: Sequence[str], plugins: Sequence[str]) -> AsyncIterator[list[str]]:
@@ -551,6 +574,15 @@ def _content(staged: StagedSkill) -> Content:
         folder=staged.path,
         files=scan_folder(staged.path).files,
     )
+
+
+def _warnings(names: Sequence[str], admissions: Sequence[Admission]) -> list[str]:
+    """The warnings of all skills, prefixed with the skill's name if there are several."""
+    return [
+        warning if len(names) == 1 else f"{name}: {warning}"
+        for name, admission in zip(names, admissions, strict=True)
+        for warning in admission.warnings
+    ]
 
 
 def _kind(package: Package) -> str:

@@ -27,7 +27,7 @@ from apexbridge.skills.package.validation import PackagedSkill, read_folder
 from apexbridge.skills.store.names import folder_of_name, own_name
 from apexbridge.skills.store.plugins import PLAN_FILE, Plan, PluginChange, PluginRecord, PluginRecords
 from apexbridge.skills.store.trash import HiddenSkills, Removed, Trash, gone_folder
-from apexbridge.skills.store.versions import Version, VersionStore
+from apexbridge.skills.store.versions import SignerOf, Version, VersionStore
 
 logger = logging.getLogger(__name__)
 _TRASH = ".apex-trash-"
@@ -62,7 +62,14 @@ class StagedSkill:
 class Library:
     """The skill folders of the data directory."""
 
-    def __init__(self, data_dir: Path, skills: Path | None = None, limits: VersionLimits | None = None) -> None:
+    def __init__(
+        self,
+        data_dir: Path,
+        skills: Path | None = None,
+        limits: VersionLimits | None = None,
+        *,
+        signer_of: SignerOf = lambda folder, name: None,
+    ) -> None:
         self.skills = skills or data_dir / "skills"
         self.skills.mkdir(parents=True, exist_ok=True)
         # A rename cannot cross mounts. Dot-folders are never read as skills.
@@ -79,6 +86,7 @@ class Library:
             data_dir / "versions" if is_own else self.skills / ".versions",
             limits or VersionLimits(),
             drafts=lambda: self.staging,
+            signer_of=signer_of,
         )
 
     def prepare(self) -> None:

@@ -10,16 +10,18 @@ from apexbridge._tasks import in_thread, run_to_completion
 from apexbridge._text import near_names
 from apexbridge._time import from_ms
 from apexbridge.errors import SkillNotFoundError, SkillReadOnlyError
-from apexbridge.skills.config import SkillManagerConfig, VersionLimits
+from apexbridge.skills.config import IntakeSettings, SkillManagerConfig, VersionLimits
 from apexbridge.skills.models import OriginItem, PluginSummary
 from apexbridge.skills.store.catalog import Catalog, Row
 from apexbridge.skills.store.indexer import SkillIndex
 from apexbridge.skills.store.installer import Installer
+from apexbridge.skills.store.intake import Intake
 from apexbridge.skills.store.library import Library, read_origin
 from apexbridge.skills.store.locks import Gate, NameLocks
 from apexbridge.skills.store.names import folder_of_name
 from apexbridge.skills.store.roots import INSTALLED_ROOT, SkillRoot
 from apexbridge.skills.store.scanner import Listener, Scanner
+from apexbridge.skills.store.signers import SIGNERS_FILE, SignerStore
 from apexbridge.storage.directory import storage_faults
 
 
@@ -36,6 +38,7 @@ class SkillStore:
         listener: Listener,
         require_entry_script: bool,
         versions: VersionLimits | None = None,
+        intake: Intake | None = None,
     ) -> None:
         self.catalog = catalog
         self.locks = NameLocks()
@@ -51,11 +54,12 @@ class SkillStore:
         self._listener = listener
         self._require_entry_script = require_entry_script
         self._version_limits = versions
+        self.intake = intake or Intake(SignerStore(data_dir / SIGNERS_FILE), IntakeSettings())
         self._use(config)
 
     def _use(self, config: SkillManagerConfig) -> None:
         self.config = config
-        self.library = Library(self._data_dir, config.skills_path, self._version_limits)
+        self.library = Library(self._data_dir, config.skills_path, self._version_limits, signer_of=self._signer_of)
         roots = [SkillRoot(id=str(path), path=path) for path in config.custom_paths]
         self.scanner = Scanner(
             catalog=self.catalog,
@@ -73,8 +77,13 @@ class SkillStore:
             index=self._index,
             locks=self.locks,
             commits=self.commits,
+            intake=self.intake,
             require_entry_script=self._require_entry_script,
         )
+
+    def _signer_of(self, folder: Path, name: str) -> str | None:
+        signature = self.intake.signature_of(folder, name)
+        return signature.signer if signature.state == "valid" else None
 
     async def recover(self) -> None:
         """Complete changes that a crash interrupted and remove leftovers. No other change may run meanwhile."""

@@ -79,6 +79,7 @@ class VersionedSkill:
             created_at=from_ms(version.created_at),
             source=version.source,
             author=version.author,
+            signer=version.signer,
             content_hash=version.content_hash,
             size=version.size,
             default=version is self.default,

@@ -48,6 +48,8 @@ MAX_DESCRIPTION = 4096
 """Characters of a description that are recorded; a lenient install accepts longer ones."""
 ORPHAN_DAYS = 7
 """How long versions are kept of a skill whose folder was removed by hand."""
+SignerOf = Callable[[Path, str], str | None]
+"""Returns the trusted signer of the skill in a folder, by the name under which it is served."""
 VersionSource = Literal["install", "upload", "edit", "update", "disk"]
 _ORPHAN_FILE = "removed"
 _CHUNK_BYTES = 1024 * 1024
@@ -69,6 +71,8 @@ class Version(WireModel):
     source: VersionSource
     author: str = ""
     """The id of the API key; empty without one."""
+    signer: str | None = None
+    """Who signed it, as known when it was stored."""
     size: int = 0
     """Of its files together, in bytes."""
     origin: Origin | None = None
@@ -131,11 +135,19 @@ class Content:
 class VersionStore:
     """The versions below one folder. Thread-safe."""
 
-    def __init__(self, folder: Path, limits: VersionLimits, *, drafts: Callable[[], Path]) -> None:
+    def __init__(
+        self,
+        folder: Path,
+        limits: VersionLimits,
+        *,
+        drafts: Callable[[], Path],
+        signer_of: SignerOf = lambda folder, name: None,
+    ) -> None:
         """`drafts` returns a folder on the same mount, which is cleared at every start."""
         self.folder = folder
         self._limits = limits
         self._drafts = drafts
+        self._signer_of = signer_of
         self._lock = threading.RLock()
 
     # ------------------------------------------------------------------------------------------------- reading
@@ -286,6 +298,7 @@ class VersionStore:
                     description=content.description[:MAX_DESCRIPTION],
                     source=change.source,
                     author=change.author,
+                    signer=self._signer_of(content.folder, content.name),
                     size=sum(file.size for file in content.files),
                     origin=content.origin,
                 )
@@ -311,6 +324,14 @@ class VersionStore:
         with self._lock:
             self._make_folder(name)
             self._write(name, self._read(name).model_copy(update={"display_name": display_name}))
+
+    def is_intact(self, name: str, version: Version) -> bool:
+        """Whether the archive of a version has its content. Raises FileNotFoundError: there is none."""
+        with self.open(name, version) as file:
+            try:
+                return _hash_archive(file) == version.content_hash
+            except (zipfile.BadZipFile, ValueError, EOFError, zlib.error, RuntimeError, OSError):
+                return False
 
     def extract(self, name: str, version: Version, target: Path) -> None:
         """Write the files of a version into an empty folder, durably.
@@ -447,6 +468,21 @@ def _pack(folder: Path, files: Sequence[PackageFile], target: IO[bytes], *, name
                 data = opened.read(file.size + 1)  # more than its size: it is being changed, and the hash differs
             hashed.append((file, hashlib.sha256(data).hexdigest()))
             add_file(archive, data, f"{name}/{file.path}", executable=file.executable)
+    return content_hash(hashed)
+
+
+def _hash_archive(file: BinaryIO) -> str:
+    """The content hash of the files of one of our own archives."""
+    hashed = []
+    with zipfile.ZipFile(file) as archive:
+        for info in archive.infolist():
+            path = "/".join(PurePosixPath(info.filename).parts[1:])
+            executable = bool(info.external_attr >> 16 & stat.S_IXUSR)
+            with archive.open(info) as source:
+                digest = hashlib.sha256()
+                while chunk := source.read(_CHUNK_BYTES):
+                    digest.update(chunk)
+            hashed.append((PackageFile(path=path, size=info.file_size, executable=executable), digest.hexdigest()))
     return content_hash(hashed)
 
 

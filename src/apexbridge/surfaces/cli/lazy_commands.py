@@ -20,6 +20,7 @@ COMMANDS: dict[str, dict[str, tuple[str, str | None]]] = {
         "approvals": ("tools:approvals", "Approvals of dangerous calls."),
         "secrets": ("grants:secrets", "Values that can be granted to skills by name."),
         "mcp": ("mcp:app", "Connect MCP clients to this server, and the tools of other MCP servers."),
+        "signers": ("provenance:signers", "Keys whose signatures of skills are trusted."),
         "keys": ("keys:app", "API keys."),
         "audit": ("keys:audit", "The log of administrative acts."),
         "chats": ("chats:app", "Records of chat requests."),
@@ -30,6 +31,9 @@ COMMANDS: dict[str, dict[str, tuple[str, str | None]]] = {
     "skills": {
         "install": ("packages:app", "Install a skill or a plugin."),
         "lock": ("packages:app", "Write skills.lock: what was fetched, with commits, digests and contents."),
+        "verify": ("provenance:app", "Compare installed skills with what was installed, and check their signatures."),
+        "scan": ("provenance:app", "Scan a skill for hostile patterns."),
+        "sign": ("provenance:app", "Sign a skill, so that a server can require your signature."),
         "import": ("packages:app", "Install every skill of a folder and report on each."),
         "validate": ("packages:app", "Check whether a package can be installed; nothing is written."),
         "doctor": ("packages:app", "Diagnose a SKILL.md line by line, and repair it."),

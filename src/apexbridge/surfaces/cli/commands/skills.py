@@ -110,9 +110,16 @@ def show_skill(session: Session, name: SkillName) -> None:
     session.console.facts(
         {key: detail[key] for key in basic + more}
         | {"origin": {key: value for key, value in fetched.items() if value}}
+        | {"signature": _signature(detail["signature"])}
         | {"files": [file["path"] for file in detail["files"]]}
     )
     session.console.line(f"\n{detail['content'].strip()}")
+
+
+def _signature(signature: dict[str, Any]) -> str:
+    if signature["state"] == "unsigned":
+        return ""
+    return f"{signature['state']}: {signature['reason'] or signature['signer']}"
 
 
 @command(app, "problems")

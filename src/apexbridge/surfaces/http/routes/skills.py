@@ -305,6 +305,12 @@ async def install_skill(
     return receipt
 
 
+def _signers(receipt: InstallReceipt) -> str | None:
+    """Who signed the installed skills, for the audit log."""
+    signers = sorted({one.signature.signer for one in receipt.scans if one.signature.signer})
+    return f"signed by {', '.join(signers)}"[:1000] if signers else None
+
+
 async def _installing(
     request: Request, bridge: ServedBridge, caller: str, stack: AsyncExitStack
 ) -> Coroutine[Any, Any, InstallReceipt]:
@@ -313,7 +319,7 @@ async def _installing(
 
     async def install(work: Awaitable[InstallReceipt]) -> InstallReceipt:
         receipt = await work
-        note(request, target=receipt.name)
+        note(request, target=receipt.name, detail=_signers(receipt))
         return receipt
 
     if not _is_json(request):
