@@ -16,6 +16,7 @@ from apexbridge.agent.conversation_files import ConversationFiles
 from apexbridge.agent.records.chat_records import ChatRecords
 from apexbridge.agent.request import ChatRequest
 from apexbridge.agent.strategy import ReActStrategy
+from apexbridge.backup.backups import Backups
 from apexbridge.disk import MB, Disk, size_on_disk
 from apexbridge.errors import ApexBridgeError
 from apexbridge.mcp_client.sandboxed_process import process_starter
@@ -201,6 +202,16 @@ class Bridge:
             open_workspace=self.open_workspace,
             settings=settings.skills,
             on_change=self._skill_changes.note,
+        )
+        self.backups = Backups(
+            settings.data_dir,
+            version=apexbridge.__version__,
+            database=database,
+            audit=self.audit,
+            store=self.skills.store,
+            workspaces=self.workspaces,
+            retrieval=self.retrieval,
+            disk=self.disk,
         )
         self.published = (
             PublishedSkills(self.skills.store, settings.data_dir / "published", disk=self.disk)

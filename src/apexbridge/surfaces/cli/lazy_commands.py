@@ -24,6 +24,8 @@ COMMANDS: dict[str, dict[str, tuple[str, str | None]]] = {
         "audit": ("keys:audit", "The log of administrative acts."),
         "chats": ("chats:app", "Records of chat requests."),
         "config": ("host:config", "The settings and their sources."),
+        "backup": ("backup:app", "Write everything that cannot be made again to one file."),
+        "restore": ("backup:app", "Restore a backup, or check it."),
         "models": ("models:app", "Embedding models, which search compares meanings with."),
         "eval": ("evaluation:app", "Measure search on your own files."),
     },

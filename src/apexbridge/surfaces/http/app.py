@@ -17,6 +17,7 @@ from apexbridge.surfaces.http.middleware.compression import CompressedAnswers
 from apexbridge.surfaces.http.middleware.limits import BodyLimit, RateLimit
 from apexbridge.surfaces.http.openapi import complete_document
 from apexbridge.surfaces.http.routes import (
+    backups,
     chats,
     console_page,
     discovery,
@@ -66,6 +67,7 @@ for _module in (
     session,
     insights,
     system,
+    backups,
     service,
 ):
     _ROUTES.include_router(_module.router)
