@@ -25,6 +25,7 @@ from apexbridge.monitoring.disk_usage import DiskUsage
 from apexbridge.monitoring.doctor import Doctor
 from apexbridge.monitoring.event_feed import EventFeed
 from apexbridge.monitoring.event_stream import EventStreams
+from apexbridge.monitoring.host_checks import check_host
 from apexbridge.monitoring.insights import Insights
 from apexbridge.monitoring.server_events import ServerEvents
 from apexbridge.monitoring.settings_view import SettingsView
@@ -273,7 +274,9 @@ class Bridge:
         )
         self.is_indexed = False
         """Whether the skills that existed at startup are indexed."""
-        self.doctor = Doctor(lambda: diagnose(settings.sandbox), changed=self._events.doctor_changed)
+        self.doctor = Doctor(
+            lambda: diagnose(settings.sandbox), lambda: check_host(settings), changed=self._events.doctor_changed
+        )
         self.settings_view = SettingsView(settings)
         self.status = StatusBoard(
             own_version=apexbridge.__version__,
