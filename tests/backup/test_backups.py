@@ -89,19 +89,19 @@ async def test_a_restored_directory_has_everything(bridge: Bridge, tmp_path: Pat
         ((pair, _),) = await new.retrieval.past_use()
         assert pair.skill == "notes"
         assert (await new.retrieval.find_relevant_skills("what did we decide on Monday"))[0].name == "notes"
-        with await new.workspaces.open_file("mine", "a.txt") as kept:
-            assert kept.read() == b"kept"
+        with await new.workspaces.open_file("mine", "a.txt") as opened_file:
+            assert opened_file.read() == b"kept"
         await new.skills.restore_skill("gone")
 
 
 async def test_secrets_are_left_out_unless_they_are_asked_for(bridge: Bridge, tmp_path: Path) -> None:
     await fill(bridge)
-    for wanted in (False, True):
-        file = await save(bridge, tmp_path / "x.backup", secrets=wanted)
+    for is_asked in (False, True):
+        file = await save(bridge, tmp_path / "x.backup", secrets=is_asked)
         with tarfile.open(file) as tar:
             contents = b"".join(found.read() for one in tar if (found := tar.extractfile(one)))
-        assert (b"s3cret-value" in contents) is wanted
-        assert check_backup(file, quiet).header.has_secrets is wanted
+        assert (b"s3cret-value" in contents) is is_asked
+        assert check_backup(file, quiet).header.has_secrets is is_asked
     assert (await in_thread(restore, file, tmp_path / "new")).header.has_secrets
     assert "s3cret-value" in (tmp_path / "new/secrets.json").read_text()
 
@@ -402,7 +402,7 @@ async def check_backups(load: Load, tmp_path: Path, embedder: Embedder, *, count
     assert found >= count
 
 
-async def test_nobody_else_opens_a_directory_while_it_is_restored(file: Path, tmp_path: Path) -> None:
+async def test_a_directory_is_locked_while_it_is_restored(file: Path, tmp_path: Path) -> None:
     target = tmp_path / "target"
     refused: list[str] = []
 

@@ -197,7 +197,7 @@ def check(file: BinaryIO, progress: Progress = lambda size: None) -> Checked:
         if path == MANIFEST_FILE:
             entries = _manifest(member, found)
             continue
-        _check_place(path, member.is_folder, found)
+        _check_parent(path, member.is_folder, found)
         for chunk in member.chunks():
             total += len(chunk)
             progress(total)
@@ -210,7 +210,7 @@ def check(file: BinaryIO, progress: Progress = lambda size: None) -> Checked:
 
 
 def extract(file: BinaryIO, target: Path, checked: Checked, progress: Progress = lambda size: None) -> None:
-    """Write the entries of a backup, which was checked, to an empty folder, and sync them.
+    """Write the entries of a backup, which was checked, to an empty folder. They are not synced yet.
 
     Raises BackupError if it is not the same any more.
     """
@@ -222,12 +222,12 @@ def extract(file: BinaryIO, target: Path, checked: Checked, progress: Progress =
         entry = checked.entries.get(path)
         if entry is None or entry.is_folder != member.is_folder:
             raise BackupError("The backup was changed while it was restored.")
-        place = target / path
+        written_path = target / path
         if entry.is_folder:
-            place.mkdir(mode=0o700)
-            folders.append(place)
+            written_path.mkdir(mode=0o700)
+            folders.append(written_path)
             continue
-        descriptor = os.open(place, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
+        descriptor = os.open(written_path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
         with os.fdopen(descriptor, "wb") as written:
             for chunk in member.chunks():
                 written.write(chunk)
@@ -238,21 +238,15 @@ def extract(file: BinaryIO, target: Path, checked: Checked, progress: Progress =
             written.flush()
             os.fchmod(descriptor, _mode(path, entry))
             os.utime(descriptor, ns=(entry.mtime_ns, entry.mtime_ns))
-            os.fsync(descriptor)
     for folder in reversed(folders):  # contents first: they change the time of a folder
         entry = checked.entries.get(folder.relative_to(target).as_posix())
-        descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW)
-        try:
-            if entry is not None:
-                os.fchmod(descriptor, _mode(folder.relative_to(target).as_posix(), entry))
-                os.utime(descriptor, ns=(entry.mtime_ns, entry.mtime_ns))
-            os.fsync(descriptor)
-        finally:
-            os.close(descriptor)
+        if entry is not None:
+            folder.chmod(_mode(folder.relative_to(target).as_posix(), entry))
+            os.utime(folder, ns=(entry.mtime_ns, entry.mtime_ns))
 
 
 def _mode(path: str, entry: Entry) -> int:
-    """Only skills may be read by others, as in every data directory. Nobody but the owner may write."""
+    """Only skills may be read by others, as in every data directory. Others may never write."""
     allowed = 0o755 if path.split("/", 1)[0] == "skills" else 0o700
     return entry.mode & allowed | (0o700 if entry.is_folder else 0o600)
 
@@ -392,7 +386,7 @@ def _check_path(path: str) -> None:
         raise BackupError(f"The backup has an unsafe path: {printable(path)}")
 
 
-def _check_place(path: str, is_folder: bool, found: dict[str, tuple[bool, int, str]]) -> None:
+def _check_parent(path: str, is_folder: bool, found: dict[str, tuple[bool, int, str]]) -> None:
     parent, _, name = path.rpartition("/")
     if path in found:
         raise BackupError(f"The backup has two entries named {printable(path)}.")

@@ -1,4 +1,4 @@
-"""Past use of search in a backup: a line for each request, with its vector. The rest of the index can be made again."""
+"""Past use of search in a backup: a line for each request, with its vector. The index itself can be made again."""
 
 import base64
 import json

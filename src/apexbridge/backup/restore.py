@@ -10,10 +10,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import BinaryIO
 
-from apexbridge._fs import PRIVATE_FILE, sync_folder
+from apexbridge._fs import PRIVATE_FILE
 from apexbridge._time import from_ms, now_ms
 from apexbridge.backup.archive import BackupError, Checked, check, extract, printable
-from apexbridge.backup.contents import PAST_REQUESTS_FILE, WORKSPACES, BackupHeader
+from apexbridge.backup.contents import FILES, PAST_REQUESTS_FILE, WORKSPACES, BackupHeader
 from apexbridge.backup.past_requests import restore_past_requests
 from apexbridge.disk import MB
 from apexbridge.errors import InvalidInputError, ServerError
@@ -95,7 +95,10 @@ def _restore(file: BinaryIO, checked: Checked, data_dir: Path, *, force: bool, p
         extract(file, new, checked, lambda size: progress(size, checked.size))
         warnings = _complete(new, checked.header)
         aside = aside_name(f"{from_ms(now_ms()):%Y%m%dT%H%M%S.%f}")
-        _sync(new)
+        for name in FILES:
+            with suppress(FileNotFoundError):
+                (new / name).chmod(PRIVATE_FILE)
+        os.sync()  # all of it at once: one by one, thousands of files take minutes
     except BaseException:
         remove_tree(str(folder))
         raise
@@ -175,25 +178,6 @@ def _opened(path: Path) -> BinaryIO:
     except OSError as error:
         raise InvalidInputError(f"{path} cannot be read: {error.strerror}") from error
     return file
-
-
-def _sync(new: Path) -> None:
-    """Extracted files are synced already; these were made or changed after that."""
-    for name in os.listdir(new):  # noqa: PTH208  # names, not paths
-        if (new / name).is_file():
-            descriptor = os.open(new / name, os.O_RDONLY)
-            try:
-                os.fchmod(descriptor, PRIVATE_FILE)
-                os.fsync(descriptor)
-            finally:
-                os.close(descriptor)
-    for folder, folders, _ in os.walk(new / WORKSPACES):
-        folders[:] = [name for name in folders if not (Path(folder) / name).is_symlink()]
-        if Path(folder).parent == new / WORKSPACES:
-            sync_folder(Path(folder))
-    if (new / INDEX_FOLDER).is_dir():
-        sync_folder(new / INDEX_FOLDER)
-    sync_folder(new)
 
 
 def _stays(name: str) -> bool:

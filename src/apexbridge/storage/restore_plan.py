@@ -1,7 +1,7 @@
 """The last step of a restore: everything restored moves into the data directory, and what was there moves aside.
 
-The plan is written first. From then on the restore is complete: whoever opens the directory next applies the rest of
-the plan. Before that, nothing in the directory has changed.
+The plan is written first. From then on the restore is complete: the next process that opens the directory applies
+what is left of the plan. Before that, nothing in the directory has changed.
 """
 
 import fnmatch

@@ -136,7 +136,7 @@ class _Unpacked:
 def _new_file(file: Path) -> Iterator[tuple[Path, BinaryIO]]:
     """A new file beside `file`, which only its owner can read. It is removed unless it was renamed.
 
-    Files that a killed command has left are removed first: nobody has locked them.
+    Files that a killed command has left are removed first: they are not locked.
     """
     prefix = f".{file.name}."
     try:
