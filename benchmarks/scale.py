@@ -12,6 +12,7 @@ import statistics
 import subprocess
 import sys
 import tempfile
+import threading
 import time
 import zlib
 from collections.abc import Iterator, Sequence
@@ -40,6 +41,7 @@ TOPICS, WORDS_OF_TOPIC, GENERAL_WORDS = 1_000, 30, 4_000
 ASKED = 100
 BODY_WORDS, OWN_SHARE = 225, 0.42
 """Of a body, and how many of them its description has. Real bodies have 225 words too, 125 of them different."""
+MAX_COMPARING_MS, MAX_HELD_MS = 60_000, 100
 MAX_MEMORY_MB, MAX_TOTAL_MB, MAX_START_MS, MAX_SEARCH_MS, MAX_MISSING = 275, 600, 5_000, 25, 2.0
 CHILD = """
 import sys, time
@@ -77,6 +79,7 @@ async def run() -> list[Comparison]:
             seconds[size] = measured[0].ours_ms
             found += measured
             found += _start(Path(directory), size)
+            found += await _background(Path(directory), size)
     for smaller, larger in itertools.pairwise(SIZES):
         found.append(
             Comparison(
@@ -162,6 +165,46 @@ def _start(data_dir: Path, size: int) -> list[Comparison]:
         within_limit(f"memory for {size:,} skills", memory - without, MAX_MEMORY_MB, unit="MB"),
         within_limit(f"memory of the process with models and {size:,} skills", total, MAX_TOTAL_MB, unit="MB"),
     ]
+
+
+async def _background(data_dir: Path, size: int) -> list[Comparison]:
+    """A report of confusable pairs, and a change of one model of three: how long they keep searches waiting."""
+    service = ToolRetrievalService(data_dir, made_embedder())
+    async with service.running():
+        await service.wake()
+        lock = _TimedLock()
+        for memory in (service._index.memory, service._index.tools):
+            memory._lock = lock  # type: ignore[assignment]
+        begun = time.process_time()
+        await service.confusable()
+        comparing = (time.process_time() - begun) * 1000
+        held, lock.longest = lock.longest, 0.0
+        new = MadeModel(2)
+        new.id = "made-again"
+        service.models.want(Embedder([MadeModel(0), MadeModel(1), new]))
+        await service.models.run_once()
+    return [
+        within_limit(f"CPU of the confusable pairs of {size:,}", comparing, MAX_COMPARING_MS),
+        within_limit(f"CPU without searches, confusable pairs of {size:,}", held, MAX_HELD_MS),
+        within_limit(f"CPU without searches, a change of models among {size:,}", lock.longest, MAX_HELD_MS),
+    ]
+
+
+class _TimedLock:
+    """Remembers the most CPU time, in milliseconds, that a thread has used while it held the lock."""
+
+    def __init__(self) -> None:
+        self.longest = 0.0
+        self._lock = threading.Lock()
+        self._begun = 0.0
+
+    def __enter__(self) -> None:
+        self._lock.acquire()
+        self._begun = time.thread_time()
+
+    def __exit__(self, *error: object) -> None:
+        self.longest = max(self.longest, (time.thread_time() - self._begun) * 1000)
+        self._lock.release()
 
 
 def _child(data_dir: Path, size: int, *, searches: bool = True) -> tuple[float, float, float]:

@@ -459,6 +459,7 @@ class Bridge:
         """Sync the index with the skills, unless that was done already."""
         async with self._index_lock:
             if not self.is_indexed:
+                await self.retrieval.load_reranker()
                 await self.retrieval.wake()
                 await self.skills.reconcile(self._progress)
                 await self.mcp.index.sync()

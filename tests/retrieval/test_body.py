@@ -169,6 +169,10 @@ def test_the_command_reads_a_folder_of_skills(tmp_path: Path) -> None:
     failed = CliRunner().invoke(app, ["eval", "body", str(tmp_path / "broken")])
     assert isinstance(failed.exception, InvalidInputError)
     assert "has no skills" in str(failed.exception)
+    missing = CliRunner().invoke(app, ["eval", "body", str(tmp_path / "missing")])
+    assert str(missing.exception) == f"There is no folder {tmp_path / 'missing'}."
+    unwritable = CliRunner().invoke(app, ["eval", "body", str(tmp_path), "--queries-out", str(tmp_path)])
+    assert str(unwritable.exception) == f"{tmp_path.name} cannot be written: it is a folder"
 
 
 def test_tokens_of_a_body_are_those_of_a_description() -> None:

@@ -21,6 +21,12 @@ ANSWERED = {
     "commit my changes with a good message": "commit-message",
     "帮我提交代码": "commit-message",
 }
+IN_OTHER_LANGUAGES = {
+    "schreibe eine gute Commit-Nachricht für meine Änderungen": "commit-message",
+    "écrire un message de commit pour mes changements": "commit-message",
+    "analizar los datos de un archivo CSV": "csv-insights",
+    "напиши сообщение для коммита": "commit-message",
+}
 MAX_FALSE_ALARMS = 0.08
 DEFAULT_THRESHOLD = RetrievalSettings().threshold
 NEAR = Candidate(
@@ -67,6 +73,16 @@ async def test_nothing_is_shown_for_most_requests_that_no_skill_answers(searchin
             assert (await service.search(text)).results[0].name == name
 
 
+@pytest.mark.anyio
+@pytest.mark.computes_in_loop
+@pytest.mark.parametrize(("text", "name"), IN_OTHER_LANGUAGES.items())
+async def test_a_request_in_another_language_shows_its_skill(searching: Searching, text: str, name: str) -> None:
+    async with searching.open() as service:
+        await service.index_skills(examples())
+        assert [match.name for match in (await service.search(text)).results][:1] == [name]
+        assert not (await service.search("warum ist der Himmel am Abend für mich so rot")).results
+
+
 @pytest.mark.parametrize(
     ("name", "lower", "higher"),
     [
@@ -103,7 +119,7 @@ async def test_no_match_is_surer_than_that_any_skill_is_right(
         await service.index_skills(examples())
         request = next(iter(ANSWERED))
         assert (await service.search(request)).results[0].score > 0.9
-        monkeypatch.setattr("apexbridge.retrieval.service.confidence_of_any", lambda first: 0.2)
+        monkeypatch.setattr("apexbridge.retrieval.matches.confidence_of_any", lambda first: 0.2)
         assert {match.score for match in (await service.search(request, threshold=0)).results[:1]} == {0.2}
-        monkeypatch.setattr("apexbridge.retrieval.service.confidence_of_any", lambda first: 0.1)
+        monkeypatch.setattr("apexbridge.retrieval.matches.confidence_of_any", lambda first: 0.1)
         assert (await service.search(request)).results == []

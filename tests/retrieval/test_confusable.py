@@ -1,14 +1,21 @@
 """Pairs of skills and tools that requests may confuse."""
 
+import asyncio
+import threading
 from collections.abc import Collection, Mapping
 from dataclasses import replace
 
+import numpy as np
 import pytest
 
-from apexbridge.retrieval.confusable import ConfusablePair, ConfusableReport
+from apexbridge.retrieval.confusable import ConfusablePair, ConfusableReport, _Nearest
 from apexbridge.retrieval.documents import Document, SkillFacts, tool_key
+from apexbridge.retrieval.embedders.embedder import Embedder
+from apexbridge.retrieval.embedders.model import Scale
 from apexbridge.retrieval.service import ToolRetrievalService
 from tests.retrieval.conftest import LIBRARY, Searching
+from tests.retrieval.test_scale import WordModel, library
+from tests.waiting import until
 
 pytestmark = pytest.mark.anyio
 JOINER = Document(name="pdf-joiner", description="Joins PDF files into one file")
@@ -119,3 +126,97 @@ async def test_skills_without_a_vector_are_counted_and_compared_by_equal_descrip
 async def test_an_empty_library_has_no_pair(searching: Searching) -> None:
     async with searching.open() as service:
         assert (await service.confusable()).total == 0
+
+
+# ----------------------------------------------------------------------------------------------------- large libraries
+class EnglishModel(WordModel):
+    english_only = True
+
+
+def many() -> list[Document]:
+    """Skills, some of which are nearly the same, some in Chinese."""
+    common = library(200)
+    again = [replace(one, name=f"again-{one.name}", description=f"{one.description} twice") for one in common[::9]]
+    chinese = [
+        Document(name=f"zh-{number}", description=f"把{thing}转换成表格并核对金额{number}")
+        for number, thing in enumerate(["发票", "合同", "照片", "会议", "食谱", "地图", "账单", "日志"])
+    ]
+    others = [Document(name=f"other-{number}", description=f"topic{number} thing{number * 7}") for number in range(60)]
+    return [
+        *common[:100],
+        *chinese,
+        *again,
+        *others,
+        *common[100:],
+        replace(chinese[0], name="zh", description="把发票转换成表格并核对金额"),
+    ]
+
+
+@pytest.mark.parametrize("with_tools", [False, True])
+async def test_the_pairs_of_a_large_library_are_those_of_an_exact_comparison(
+    searching: Searching, monkeypatch: pytest.MonkeyPatch, with_tools: bool
+) -> None:
+    embedder = Embedder([WordModel("one", 256), EnglishModel("two", 192)])
+    documents = many()
+    if with_tools:
+        documents[50:250] = [replace(one, name=tool_key(one.name)) for one in documents[50:250]]
+    async with searching.open(embedder) as service:
+        await service.index_skills(documents)
+        exact = await service.confusable(limit=1000)
+    monkeypatch.setattr("apexbridge.retrieval.index.vector_index.EXACT_LIMIT", 60)
+    monkeypatch.setattr("apexbridge.retrieval.confusable.EXACT_ROWS", 100)
+    monkeypatch.setattr("apexbridge.retrieval.confusable.BLOCK_ROWS", 64)
+    monkeypatch.setattr("apexbridge.retrieval.confusable.READ_ROWS", 16)
+    async with searching.open(embedder) as service:
+        await service.index_skills([Document(name="late", description="unlike the others")])
+        await service.remove_skill("late")
+        assert not service._index.memory.vectors.is_exact
+        coded = await service.confusable(limit=1000)
+    assert exact.total > 10
+    assert any(pair.first.name.startswith("zh") for pair in exact.pairs)
+    shares = [{(pair.first.name, pair.second.name): pair.score for pair in own.pairs} for own in (exact, coded)]
+    same = shares[0].keys() & shares[1].keys()
+    assert len(same) >= 0.97 * max(map(len, shares))
+    assert all(abs(shares[0][pair] - shares[1][pair]) <= 0.03 for pair in same)
+
+
+@pytest.mark.parametrize("block", [7, 64, 1000])
+def test_the_nearest_neighbours_are_found_in_blocks_of_any_size(monkeypatch: pytest.MonkeyPatch, block: int) -> None:
+    vectors = np.random.default_rng(1).standard_normal((150, 12)).astype(np.float32)
+    similarity = vectors @ vectors.T
+    found = _Nearest(150, 20)
+    parts = [slice(start, min(start + block, 150)) for start in range(0, 150, block)]
+    np.fill_diagonal(similarity, -np.inf)
+    for number, rows in enumerate(parts):
+        found.add(rows, rows, np.ascontiguousarray(similarity[rows, rows]))
+        for columns in parts[number + 1 :]:
+            own = np.ascontiguousarray(similarity[rows, columns])
+            found.add(rows, columns, own)
+            found.add(columns, rows, own.T)
+    np.testing.assert_array_equal(np.sort(found.rows, axis=1), np.sort(np.argsort(-similarity, axis=1)[:, :20], axis=1))
+
+
+async def test_searches_answer_while_pairs_are_compared(searching: Searching) -> None:
+    waiting, released = threading.Event(), threading.Event()
+
+    class GatedModel(WordModel):
+        is_comparing = False
+
+        def scale(self) -> Scale:
+            if self.is_comparing:
+                waiting.set()
+                assert released.wait(60)
+            return super().scale()
+
+    model = GatedModel("one", 64)
+    async with searching.open(Embedder([model])) as service:
+        await service.index_skills(LIBRARY)
+        before = await service.search("merge pdf files", threshold=0)
+        model.is_comparing = True
+        comparing = asyncio.create_task(service.confusable())
+        await until(waiting.is_set)
+        service._rankings.clear()
+        assert (await service.search("merge pdf files", threshold=0)).results == before.results
+        await service.index_skill(Document(name="quagga", description="walks the quagga"))
+        released.set()
+        assert (await comparing).compared == len(LIBRARY)

@@ -48,6 +48,11 @@ def test_the_english_model_embeds_the_translated_words_of_a_chinese_request(embe
     assert all(english is not None and not english.is_gist for english in others)
 
 
+def test_a_request_in_another_language_is_read_by_the_multilingual_model_alone(embedder: Embedder) -> None:
+    french = embedder.embed_request("fusionner les deux fichiers PDF pour mon rapport")
+    assert [own is not None for own in french] == [not model.english_only for model in embedder.models]
+
+
 def test_the_name_counts_more_if_the_description_is_short() -> None:
     assert Document(name="a", description="Five words are not much").name_weight == 0.3
     assert Document(name="a", description="word " * 40).name_weight == 0

@@ -14,8 +14,8 @@ from apexbridge.retrieval.config import RetrievalSettings
 from apexbridge.retrieval.documents import Document, tool_key
 from apexbridge.retrieval.embedders.embedder import Embedder, choose_embedder, columns_of
 from apexbridge.retrieval.embedders.model import EmbeddingError, Floats, Scale
-from apexbridge.retrieval.embedders.model_card import read_card
 from apexbridge.retrieval.embedders.model_choice import CHOICE_FILE, read_choice, write_choice
+from apexbridge.retrieval.embedders.model_files import read_card
 from apexbridge.retrieval.embedders.model_store import ModelStore
 from apexbridge.retrieval.embedders.onnx_model import OnnxModel
 from apexbridge.retrieval.index.lance_store import Contents, LanceStore, StoreError

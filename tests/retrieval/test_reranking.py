@@ -1,6 +1,10 @@
 """Rerankers: models that read a request and a skill together."""
 
+import asyncio
+import dataclasses
 import json
+import threading
+from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
@@ -8,17 +12,20 @@ import onnx
 import pytest
 from onnx import TensorProto, helper, numpy_helper
 
-from apexbridge.errors import ServerError
+from apexbridge.errors import InvalidInputError, ServerError
 from apexbridge.retrieval.config import RetrievalSettings
-from apexbridge.retrieval.documents import Document
+from apexbridge.retrieval.documents import Document, tool_key
 from apexbridge.retrieval.embedders.embedder import Embedder, installed_models
-from apexbridge.retrieval.embedders.model import EmbeddingError
-from apexbridge.retrieval.embedders.model_card import read_card
+from apexbridge.retrieval.embedders.model import EmbeddingError, Floats
+from apexbridge.retrieval.embedders.model_card import ModelCard
+from apexbridge.retrieval.embedders.model_files import read_card
 from apexbridge.retrieval.embedders.model_store import ModelStore
+from apexbridge.retrieval.embedders.onnx_model import LoadedModel, load_onnx
 from apexbridge.retrieval.embedders.onnx_reranker import BATCH, OnnxReranker
 from apexbridge.retrieval.reranking import choose_reranker
 from apexbridge.retrieval.service import ToolRetrievalService
-from tests.retrieval.tiny_model import WORDS, write_model
+from tests.retrieval.tiny_model import WORDS, table, write_graph, write_model
+from tests.waiting import PATIENCE_SECONDS
 
 LIBRARY = [
     Document(name="first", description="merge files"),
@@ -125,3 +132,72 @@ async def test_a_reranker_that_fails_leaves_the_ranking_with_a_warning(added: Pa
 def test_the_card_of_a_reranker_is_stored(added: Path) -> None:
     card = json.loads((added / "models/tiny-reranker/apex-model.json").read_text())
     assert card["kind"] == "reranker"
+
+
+@pytest.mark.anyio
+@pytest.mark.computes_in_loop
+async def test_a_ranking_that_the_budget_cut_off_is_not_kept(added: Path, embedder: Embedder) -> None:
+    settings = RetrievalSettings(reranker="tiny-reranker", reranker_seconds=1e-9, threshold=0)
+    service = ToolRetrievalService(added, embedder, settings, reranker=choose_reranker(settings, added))
+    async with service.running():
+        await service.index_skills(LIBRARY)
+        assert (await service.search("merge files")).results[0].name == "first"
+        service.settings = dataclasses.replace(settings, reranker_seconds=60)
+        assert (await service.search("merge files")).results[0].name == "second"
+
+
+@pytest.mark.anyio
+@pytest.mark.computes_in_loop
+async def test_searches_go_on_while_the_reranker_is_loaded(
+    added: Path, embedder: Embedder, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    begun, released = threading.Event(), threading.Event()
+
+    def load(folder: Path, card: ModelCard) -> LoadedModel:
+        begun.set()
+        released.wait(PATIENCE_SECONDS)
+        return load_onnx(folder, card)
+
+    monkeypatch.setattr("apexbridge.retrieval.embedders.onnx_reranker.load_onnx", load)
+    settings = RetrievalSettings(reranker="tiny-reranker", reranker_seconds=60, threshold=0)
+    service = ToolRetrievalService(added, embedder, settings, reranker=choose_reranker(settings, added))
+    async with service.running():
+        await service.index_skills(LIBRARY)
+        loading = asyncio.create_task(service.load_reranker())
+        await asyncio.to_thread(begun.wait, PATIENCE_SECONDS)
+        answer = await service.search("merge files")
+        assert (answer.results[0].name, answer.warnings) == (
+            "first",
+            ["The reranker is being loaded. The results are not reranked."],
+        )
+        released.set()
+        await loading
+        answer = await service.search("merge files")
+        assert (answer.results[0].name, answer.warnings) == ("second", [])
+
+
+@pytest.mark.anyio
+@pytest.mark.computes_in_loop
+async def test_skills_and_tools_share_the_budget(added: Path, embedder: Embedder) -> None:
+    budgets: list[float] = []
+
+    class Recorded(OnnxReranker):
+        def score(self, request: str, texts: Sequence[str], *, budget_seconds: float) -> Floats:
+            budgets.append(budget_seconds)
+            return super().score(request, texts, budget_seconds=budget_seconds)
+
+    folder = added / "models/tiny-reranker"
+    settings = RetrievalSettings(reranker="tiny-reranker", reranker_seconds=60, threshold=0)
+    service = ToolRetrievalService(added, embedder, settings, reranker=Recorded(folder, read_card(folder)))
+    async with service.running():
+        await service.index_skills([*LIBRARY, Document(name=tool_key("x__merge"), description="merge pdf")])
+        await service.search("merge files")
+    assert budgets[0] == 30
+    assert 0 < budgets[1] < 60
+
+
+def test_a_decoder_is_not_a_reranker(tmp_path: Path, shared: None) -> None:
+    folder = write_model(tmp_path / "tiny", architectures=["Qwen3ForSequenceClassification"])
+    write_graph(folder / "model.onnx", weights=table(), layout="decoder")
+    with pytest.raises(InvalidInputError, match="is a decoder"):
+        ModelStore(tmp_path / "data").add(str(folder), say=lambda text: None)

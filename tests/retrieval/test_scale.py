@@ -1,14 +1,20 @@
 """A large index: approximate cosines find the candidates, which are then compared exactly."""
 
+import asyncio
 import os
 import random
 import shutil
+import signal
+import sys
+import threading
 import zlib
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from functools import cache
 from pathlib import Path
 from typing import Any
 
+import anyio
 import lancedb
 import numpy as np
 import pytest
@@ -23,12 +29,14 @@ from apexbridge.retrieval.index.vector_index import VectorIndex
 from apexbridge.retrieval.ranking import Request, rank, rank_of_slot
 from apexbridge.retrieval.service import ToolRetrievalService
 from apexbridge.retrieval.text import tokens
+from tests.mounting import mounted_disk
 from tests.retrieval.conftest import Searching
 from tests.waiting import until
 
 VERBS = ("merge", "convert", "translate", "deploy", "review", "schedule", "summarize", "track")
 THINGS = ("invoices", "photos", "contracts", "servers", "meetings", "recipes", "logs", "maps", "poems", "bills")
 FIELDS = ("finance", "travel", "medicine", "teaching", "gardening", "logistics", "music", "chemistry", "law", "sports")
+ROOT = Path(__file__).parents[2]
 LIMIT = 100
 MANY = 300
 
@@ -485,3 +493,189 @@ async def test_the_file_of_vectors_is_removed_with_the_large_index(searching: Se
     assert not vectors_file(data_dir).exists()
     async with searching.open(word_embedder()) as again:
         assert len((await again.search("merge invoices", limit=100, threshold=0)).results) == 20
+
+
+# ----------------------------------------------------------------------------------------------- a change of the models
+class ObservedModel(WordModel):
+    """A model that counts the texts it has embedded, and calls the test before it embeds more."""
+
+    def __init__(self, id: str, dimensions: int) -> None:
+        super().__init__(id, dimensions)
+        self.count = 0
+        self.before: Callable[[], object] = lambda: None
+
+    def embed(self, texts: Sequence[str], *, are_requests: bool = False) -> Floats:
+        if not are_requests:
+            self.before()
+            self.count += len(texts)
+        return super().embed(texts, are_requests=are_requests)
+
+
+def next_file(data_dir: Path) -> Path:
+    return data_dir / "skills.snapshot.skill-vectors.next"
+
+
+async def changed(service: ToolRetrievalService, embedder: Embedder) -> None:
+    service.models.want(embedder)
+    assert await service.models.run_once()
+    assert service.models.problem is None
+
+
+@pytest.mark.anyio
+@pytest.mark.usefixtures("small_limit")
+async def test_a_large_index_is_searched_while_its_models_change_and_is_then_as_a_new_one(
+    searching: Searching, data_dir: Path, tmp_path: Path
+) -> None:
+    first, new = WordModel("one", 256), ObservedModel("three", 320)
+    async with Searching(tmp_path / "fresh", Embedder([new])).open() as fresh:
+        await fresh.index_skills(library(MANY))
+        expected = await answers(fresh)
+    waiting, released = threading.Event(), threading.Event()
+
+    def wait() -> None:
+        if new.count >= MANY // 3:
+            waiting.set()
+            assert released.wait(60)
+
+    async with searching.open(Embedder([first])) as service:
+        await service.index_skills(library(MANY))
+        before = await answers(service)
+        new.count, new.before = 0, wait
+        service.models.want(Embedder([new]))
+        running = asyncio.create_task(service.models.run_once())
+        await until(waiting.is_set)
+        service._rankings.clear()
+        assert await answers(service) == before
+        assert service.models.change is not None
+        assert 0 < service.models.change.done < MANY
+        assert next_file(data_dir).exists()
+        released.set()
+        assert await running
+        assert await answers(service) == expected
+        assert not service._index.memory.vectors.is_exact
+        await service.index_skill(Document(name="quagga", description="walks the quagga"))
+        assert (await service.search("walk the quagga")).results[0].name == "quagga"
+        await service.remove_skill("quagga")
+    assert vectors_file(data_dir).exists()
+    assert not next_file(data_dir).exists()
+    new.count = 0
+    async with searching.open(Embedder([new])) as again:
+        assert await answers(again) == expected
+        assert again.models.change is None
+    assert new.count == 0
+
+
+@pytest.mark.anyio
+@pytest.mark.computes_in_loop
+@pytest.mark.parametrize("limit", [LIMIT, 10_000])
+async def test_models_that_stay_do_not_embed_again(
+    searching: Searching, monkeypatch: pytest.MonkeyPatch, limit: int
+) -> None:
+    monkeypatch.setattr("apexbridge.retrieval.index.vector_index.EXACT_LIMIT", limit)
+    one, two, three = (ObservedModel(id, 64) for id in ("one", "two", "three"))
+    documents = library(MANY)
+    async with searching.open(Embedder([one, two])) as service:
+        await service.index_skills(documents[:-1])
+        await service.upsert(documents[-1:], [None])  # not embedded yet
+        one.count = two.count = three.count = 0
+        target = Embedder([three, two])
+        await changed(service, target)
+        assert (one.count, two.count) == (0, 2), "text and name of the skill without a vector"
+        assert three.count == 2 * MANY
+        memory = service._index.memory
+        made = target.embed_documents(memory.documents)
+        np.testing.assert_allclose([memory.vector(slot) for slot in range(MANY)], made, atol=1e-6)
+
+
+@pytest.mark.anyio
+@pytest.mark.usefixtures("small_limit")
+async def test_a_change_that_is_given_up_leaves_no_file(searching: Searching, data_dir: Path) -> None:
+    first, new, other = Embedder([WordModel("one", 64)]), ObservedModel("two", 64), WordModel("three", 64)
+    async with searching.open(first) as service:
+        await service.index_skills(library(MANY))
+        seen: list[bool] = []
+
+        def give_up() -> None:
+            if next_file(data_dir).exists():
+                seen.append(True)
+                service.models.want(first)
+
+        new.before = give_up
+        service.models.want(Embedder([new]))
+        assert not await service.models.run_once()
+        assert seen
+        assert not next_file(data_dir).exists()
+        await changed(service, Embedder([other]))
+
+
+KILLED = """
+import sys
+from pathlib import Path
+import anyio
+from apexbridge.retrieval.embedders.embedder import Embedder
+from apexbridge.retrieval.index import vector_index
+from apexbridge.retrieval.service import ToolRetrievalService
+from tests.retrieval.test_scale import LIMIT, ObservedModel, WordModel, die_at, library
+vector_index.EXACT_LIMIT = LIMIT
+async def main():
+    service = ToolRetrievalService(Path(sys.argv[1]), Embedder([WordModel("one", 64)]))
+    async with service.running():
+        new = ObservedModel("two", 64)
+        new.before = lambda: die_at(Path(sys.argv[1]))
+        await service.wake()
+        service.models.want(Embedder([new]))
+        await service.models.run_once()
+anyio.run(main)
+"""
+
+
+def die_at(data_dir: Path) -> None:
+    """Kill this process when a part of the new vectors is in its file."""
+    if next_file(data_dir).exists():
+        os.kill(os.getpid(), signal.SIGKILL)
+
+
+@pytest.mark.anyio
+@pytest.mark.usefixtures("small_limit")
+async def test_a_kill_during_a_change_of_a_large_index_keeps_the_old_one(searching: Searching, data_dir: Path) -> None:
+    first, second = Embedder([WordModel("one", 64)]), Embedder([WordModel("two", 64)])
+    async with searching.open(first) as service:
+        await service.index_skills(library(MANY))
+        before = await answers(service)
+    killed = await anyio.run_process([sys.executable, "-c", KILLED, str(data_dir)], check=False, cwd=ROOT)
+    assert killed.returncode == -signal.SIGKILL
+    assert next_file(data_dir).exists()
+    async with searching.open(first) as service:
+        assert await answers(service) == before
+        assert not next_file(data_dir).exists()
+        await changed(service, second)
+        after = await answers(service)
+    async with searching.open(second) as again:
+        assert await answers(again) == after
+
+
+@pytest.mark.anyio
+@pytest.mark.usefixtures("small_limit")
+async def test_a_full_disk_during_a_change_of_a_large_index_keeps_the_old_one(tmp_path: Path) -> None:
+    first, second = Embedder([WordModel("one", 64)]), Embedder([WordModel("two", 256)])
+    with mounted_disk(tmp_path / "disk", megabytes=16) as disk:
+        searching = Searching(disk / "data", first)
+        async with searching.open() as service:
+            await service.index_skills(library(MANY))
+            before = await answers(service)
+            await until(lambda: not service.is_behind)
+            ballast = disk / "ballast"
+            with ballast.open("wb", buffering=0) as file, suppress(OSError):
+                while True:
+                    file.write(bytes(4096))
+            service.models.want(second)
+            assert not await service.models.run_once()
+            assert service.models.problem == "The new vectors cannot be written: No space left on device."
+            service._rankings.clear()
+            assert await answers(service) == before
+            ballast.unlink()
+            assert await service.models.run_once()
+            after = await answers(service)
+            assert service.models.problem is None
+        async with searching.open(second) as again:
+            assert await answers(again) == after

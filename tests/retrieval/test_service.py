@@ -165,7 +165,7 @@ async def test_whether_any_skill_fits_is_judged_by_the_first_that_is_enabled(
         judged.append(first.vector_rank)
         return 0.0
 
-    monkeypatch.setattr("apexbridge.retrieval.service.confidence_of_any", fits)
+    monkeypatch.setattr("apexbridge.retrieval.matches.confidence_of_any", fits)
     assert (await service.search("merge pdf files into one")).results == []
     service.facts = facts
     assert (await service.search("merge pdf files into one")).results == []

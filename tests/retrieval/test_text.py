@@ -17,7 +17,7 @@ from apexbridge.retrieval.text import (
     derive_tags,
     english_gist,
     has_cjk,
-    is_mostly_ascii,
+    is_english,
     name_words,
     tokens,
     translated,
@@ -81,8 +81,48 @@ def test_any_text_can_be_analysed(text: str) -> None:
     assert word_count(seen) >= 0
     assert all(token for found in translated(seen) for token in found)
     english_gist(seen)
-    is_mostly_ascii(seen)
+    is_english(seen)
     derive_tags(seen, seen)
+
+
+@pytest.mark.parametrize(
+    "request_text",
+    [
+        "merge pdf",
+        "git commit",
+        "kubectl rollout restart",
+        "book a table at Café Zoë in A Coruña",
+        "update my résumé",
+        "what's the weather in São Paulo",
+        "die roll for a war game",
+        "TODO: add X",
+        "",
+        "12345 !?",
+    ],
+)
+def test_a_request_without_words_of_another_language_is_english(request_text: str) -> None:
+    assert is_english(request_text)
+
+
+@pytest.mark.parametrize(
+    "request_text",
+    [
+        "zwei PDF-Dateien für den Kunden zusammenfügen",
+        "quiero unir dos archivos PDF",
+        "convertir dólares a euros",
+        "résumer ce document",
+        "riassumi questo documento",
+        "juntar dois arquivos PDF",
+        "hoe wordt het weer morgen",
+        "jaka będzie jutro pogoda",
+        "översätt texten till engelska",
+        "bu belgeyi özetle",
+        "почему небо голубое",
+        "PDFファイルを結合して",
+    ],
+)
+def test_a_request_in_another_language_is_not_english(request_text: str) -> None:
+    assert not is_english(request_text)
 
 
 def test_the_glossary_translates_both_ways() -> None:

@@ -178,6 +178,57 @@ def test_a_chosen_model_that_is_gone_is_reported_and_the_others_serve(apex: Apex
     assert (listed["chosen"], listed["inUse"], listed["change"]) == (["one", "two"], ["one"], None)
 
 
+def test_a_model_in_use_is_not_removed(
+    apex: Apex, models: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    ModelStore().add(str(write_model(tmp_path / "gte-small")), shared=True, say=lambda text: None)
+    refused = apex("models", "remove", "gte-small", "--shared")
+    assert refused.code != 0
+    assert "one of the default models" in refused.err
+    with monkeypatch.context() as setting:
+        setting.setenv("APEX_EMBEDDING_MODELS", "one,two")
+        refused = apex("models", "remove", "one")
+        assert refused.code != 0
+        assert "APEX_EMBEDDING_MODELS names one" in refused.err
+    assert apex("models", "use", "one").code == 0
+    assert "--shared" in apex("models", "remove", "gte-small").err
+    assert apex("models", "remove", "gte-small", "--shared").code == 0
+    assert apex("models", "remove", "one").code != 0
+    assert apex("models", "remove", "two").code == 0
+
+
+def test_what_is_assumed_of_a_model_is_shown(apex: Apex, models: Path, tmp_path: Path) -> None:
+    added = apex("models", "add", str(write_model(tmp_path / "my-e5", pooling=None)))
+    assert added.code == 0
+    assert [line.partition(":")[0] for line in added.err.splitlines()][:2] == ["warning", "warning"]
+    assert "mean pooling, 'query: ' before requests, 'passage: ' before skills, all languages" in added.err
+    assert "apex models use use-multilingual-v3 minilm-l6-v2 my-e5" in added.err, "the default ones stay"
+    options = ["--pooling", "cls", "--request-prefix", "", "--document-prefix", "", "--english-only", "--replace"]
+    changed = apex("models", "add", str(tmp_path / "my-e5"), *options, "--json").json
+    assert (changed["pooling"], changed["request_prefix"], changed["english_only"]) == ("cls", "", True)
+    assert changed["guesses"] == []
+    (listed,) = [model for model in apex("models", "list", "--json").json["models"] if model["name"] == "my-e5"]
+    assert (listed["pooling"], listed["requestPrefix"], listed["documentPrefix"]) == ("cls", "", "")
+
+
+def test_a_reranker_or_a_mistyped_name_is_explained(
+    apex: Apex, models: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = write_model(tmp_path / "rr", architectures=["BertForSequenceClassification"])
+    card = {"name": "rr", "kind": "reranker", "file": "model.onnx", "dimensions": 1}
+    (models / "rr").mkdir()
+    for path in (folder / "model.onnx", folder / "tokenizer.json"):
+        path.rename(models / "rr" / path.name)
+    (models / "rr" / CARD_FILE).write_text(json.dumps(card))
+    assert "rr is a reranker: to use it, set APEX_RERANKER=rr" in apex("models", "use", "rr").err
+    assert 'Did you mean "gte-small"?' in apex("models", "use", "gte-smal").err
+    for names, reason in (("rr", "which is a reranker"), ("tw", 'Did you mean "two"?'), ("xyz", "apex models add xyz")):
+        monkeypatch.setenv("APEX_EMBEDDING_MODELS", names)
+        refused = apex("models", "list")
+        assert refused.code != 0
+        assert reason in refused.err
+
+
 # ----------------------------------------------------------------------------------------- with a server that is killed
 class Held:
     """An endpoint that holds its answers until it is released."""

@@ -13,6 +13,7 @@ import pytest
 
 from apexbridge.bridge import Bridge
 from apexbridge.retrieval.embedders.embedder import Embedder
+from apexbridge.retrieval.embedders.model import EmbeddingError
 from apexbridge.settings import Settings
 from tests.conftest import client_of
 from tests.making import skill_zip, write_skill
@@ -322,30 +323,51 @@ def test_the_command_line_shows_search_results_and_reasons(apex: Apex, data_dir:
 def test_retrieval_is_evaluated_on_corpus_and_query_files(apex: Apex, tmp_path: Path) -> None:
     corpus, queries, run = tmp_path / "corpus.jsonl", tmp_path / "queries.jsonl", tmp_path / "run.jsonl"
     rows = [{"id": f"id-{name}", "name": name, "description": text} for name, text in SKILLS.items()]
+    rows += [{"name": f"bread-{number}", "description": f"Bakes bread of kind {number}"} for number in range(6)]
     corpus.write_text("\n".join(json.dumps(row) for row in [*rows, {**rows[0], "id": "twin"}]) + "\n\n")
     requests = [
         {"qid": "a", "query": "will it rain", "gold": ["id-weather"]},
         {"qid": "b", "query": "merge two files", "gold": ["id-pdf-merge"]},
-        {"qid": "c", "query": "make bread", "gold": ["id-nowhere"]},
+        {"qid": "c", "query": "make bread", "gold": ["id-git-commit"]},
         {"query": "rain again?", "gold": ["id-weather"]},
     ]
     queries.write_text("\n".join(map(json.dumps, requests)))
     files = ("--corpus", corpus, "--queries", queries)
     figures = apex("eval", "retrieval", *files, "--run-out", run, "--usage-memory", "--json").json
-    assert figures["corpus"] == 5
+    assert figures["corpus"] == 11
     assert figures["metrics"]["requests"] == 4
     assert figures["metrics"]["R@5"] == 0.75
-    assert figures["metrics"]["MRR"] == 0.75
+    assert 0.75 < figures["metrics"]["MRR"] < 0.8
     assert figures["withUsageMemory"]["requests"] == 4
     assert figures["wordsAlone"]["R@5"] == 0.75
-    assert figures["confusions"][0]["missed"] == "id-nowhere"
+    assert figures["atThreshold"]["threshold"] == 0.15
+    assert figures["atThreshold"]["R@5"] <= 0.75
+    assert 0 <= figures["atThreshold"]["empty"] < 1
+    assert figures["confusions"][0]["missed"] == "id-git-commit"
     lines = [json.loads(line) for line in run.read_text().splitlines()]
     assert [line["qid"] for line in lines] == ["a", "b", "c", "4"]
     assert lines[0]["ranked"][0] == "id-weather"
-    assert {"id-git-commit", "twin"} <= set(lines[0]["ranked"])
+    assert {"id-git-commit", "twin"} <= set(lines[0]["ranked"]), "two skills with the same name"
     completed = apex("eval", "retrieval", *files)
     assert "all\t4\t0.7500" in completed.out
-    assert "id-nowhere" in completed.out
+    assert "at the threshold of 0.15: " in completed.out
+    assert "id-git-commit" in completed.out
+    assert figures["warnings"] == []
+
+
+def test_right_answers_that_the_corpus_lacks_count_as_missed(apex: Apex, tmp_path: Path) -> None:
+    (tmp_path / "corpus.jsonl").write_text('{"name": "pdf", "description": "Merge PDF files"}')
+    queries = ['{"query": "merge PDF files", "gold": ["pdf", "pdf-tools"]}', '{"query": "join", "gold": ["none"]}']
+    (tmp_path / "queries.jsonl").write_text("\n".join(queries))
+    completed = apex(
+        "eval", "retrieval", "--corpus", tmp_path / "corpus.jsonl", "--queries", tmp_path / "queries.jsonl"
+    )
+    assert completed.code == 0
+    assert "all\t2\t0.2500" in completed.out
+    expected = (
+        'warning: 2 of 3 right answers are not in the corpus and count as missed: "pdf-tools" (queries.jsonl line 1), …'
+    )
+    assert expected in completed.err
 
 
 @pytest.mark.parametrize(
@@ -358,10 +380,23 @@ def test_retrieval_is_evaluated_on_corpus_and_query_files(apex: Apex, tmp_path: 
         (
             '{"name": "a", "description": "b"}',
             '{"query": "x", "gold": []}',
-            "gold: Frozenset should have at least 1 item",
+            "queries.jsonl line 1: gold: is empty; name the id of at least one skill",
         ),
         ('{"name": "a", "description": "b"}', '{"query": "x"}', "queries.jsonl line 1"),
-        (None, '{"query": "x", "gold": ["a"]}', "cannot be read"),
+        (None, '{"query": "x", "gold": ["a"]}', "corpus.jsonl cannot be read: No such file"),
+        ('{"name": "a", "description": "b"}', "\n", "queries.jsonl has no queries"),
+        ("\n", '{"query": "x", "gold": ["a"]}', "corpus.jsonl has no skills"),
+        ('{"name": "a", "description": "b"}', '{"query": "\\n ", "gold": ["a"]}', "line 1: query: is empty"),
+        (
+            '{"name": "a", "description": "b"}',
+            '\n{"query": "x", "gold": ["b"]}\n{"query": "x", "gold": ["c"]}',
+            'None of the right answers is in the corpus; the first one is "b" (queries.jsonl line 2)',
+        ),
+        (
+            '{"name": "a", "description": "b"}\n{"id": "a", "name": "c", "description": "d"}',
+            '{"query": "x", "gold": ["a"]}',
+            'corpus.jsonl line 2: the id "a" is that of corpus.jsonl line 1; give each skill its own "id"',
+        ),
     ],
 )
 def test_invalid_evaluation_files_are_explained(
@@ -375,6 +410,28 @@ def test_invalid_evaluation_files_are_explained(
     )
     assert completed.code == 1
     assert expected in completed.err
+
+
+@pytest.mark.parametrize(
+    ("out", "problem"), [("missing/run.jsonl", "there is no folder"), (".", "it is a folder"), ("run.jsonl", "")]
+)
+def test_a_run_that_cannot_be_written_is_said_before_anything_is_embedded(
+    apex: Apex, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, out: str, problem: str
+) -> None:
+    (tmp_path / "corpus.jsonl").write_text('{"name": "a", "description": "b"}')
+    (tmp_path / "queries.jsonl").write_text('{"query": "x", "gold": ["a"]}')
+    embedded: list[Any] = []
+
+    def embed(self: Embedder, documents: Any) -> Any:
+        embedded.append(documents)
+        raise EmbeddingError("The model failed.")
+
+    monkeypatch.setattr(Embedder, "embed_documents", embed)
+    files = ("--corpus", tmp_path / "corpus.jsonl", "--queries", tmp_path / "queries.jsonl")
+    completed = apex("eval", "retrieval", *files, "--run-out", tmp_path / out)
+    assert completed.code == 1
+    assert bool(embedded) == (not problem)
+    assert problem in completed.err
 
 
 # ---------------------------------------------------------------------------------------------------------- preview

@@ -30,6 +30,8 @@ _PARTS = {
     "skills.snapshot": "index",
     "skills.snapshot.skill-vectors": "index",
     "skills.snapshot.tool-vectors": "index",
+    "skills.snapshot.skill-vectors.next": "index",
+    "skills.snapshot.tool-vectors.next": "index",
 }
 """Which part an entry of the data directory belongs to."""
 _DATABASES = ("apex.sqlite3", "audit.sqlite3")

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 
 MAX_SCANNED_CHARACTERS = 100_000
 MAX_BODY_CHARACTERS = 3_000
-"""More does not improve search (docs/adr/0094-the-body-is-searched.md)."""
+"""More does not improve search (docs/adr/0094-the-body-is-searched-by-words.md)."""
 MAX_LINE_CHARACTERS = 500
 MAX_HEADING_WORDS = 12
 _FENCE = re.compile(r"\s{0,3}(?P<mark>`{3,}|~{3,})")
@@ -82,19 +82,6 @@ def sections(markdown: str) -> list[Section]:
                     found[-1].lines.append(text)
                     if item:
                         found[-1].items.append(text)
-    return found
-
-
-def passages(body: str, *, characters: int, count: int) -> list[str]:
-    """The beginning of a searchable body in passages, for a model that reads a few sentences at a time."""
-    found: list[str] = []
-    for line in body.splitlines():
-        if found and len(found[-1]) + len(line) < characters:
-            found[-1] += f". {line}"
-        elif len(found) < count:
-            found.append(line)
-        else:
-            break
     return found
 
 

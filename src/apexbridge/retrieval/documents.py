@@ -72,9 +72,9 @@ class Document:
         """An immutable copy. Lone surrogates, which no store accepts, are replaced."""
         return cls(
             name=skill.name,
-            description=skill.description.encode("utf-8", "replace").decode(),
-            tags=tuple(skill.tags),
-            derived_tags=tuple(skill.derived_tags),
+            description=_storable(skill.description),
+            tags=tuple(_storable(tag) for tag in skill.tags),
+            derived_tags=tuple(_storable(tag) for tag in skill.derived_tags),
             packed_body=PackedBody.of(skill.body),
             hidden=skill.hidden,
             version=skill.version,
@@ -129,6 +129,10 @@ class Document:
     def keywords(self) -> list[str]:
         """Tokens for keyword search. Derived tags are words of the description, so they are included."""
         return tokens(f"{self.label} {self.description} {' '.join(self.informative_tags)}")
+
+
+def _storable(text: str) -> str:
+    return text.encode("utf-8", "replace").decode()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

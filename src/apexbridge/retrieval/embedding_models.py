@@ -3,17 +3,21 @@
 import asyncio
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 from pydantic import Field
 
-from apexbridge.errors import InvalidInputError
+from apexbridge._text import near_names
+from apexbridge.errors import InvalidInputError, did_you_mean
 from apexbridge.retrieval.config import RetrievalSettings
 from apexbridge.retrieval.documents import Document
 from apexbridge.retrieval.embedders.embedder import DEFAULT_MODELS, Embedder, installed_models
 from apexbridge.retrieval.embedders.model import EmbeddingError
-from apexbridge.retrieval.embedders.model_card import ModelKind
+from apexbridge.retrieval.embedders.model_card import ModelCard, ModelKind, Pooling
 from apexbridge.retrieval.embedders.model_choice import read_choice, write_choice
+from apexbridge.retrieval.embedders.model_sources import KNOWN_MODELS
 from apexbridge.retrieval.embedders.model_store import ModelStore
+from apexbridge.retrieval.embedders.onnx_model import OnnxModel
 from apexbridge.retrieval.model_switch import ModelChange
 from apexbridge.retrieval.reranking import RERANKER_WEIGHT
 from apexbridge.retrieval.service import ToolRetrievalService
@@ -27,6 +31,11 @@ class EmbeddingModel(WireModel):
     kind: ModelKind = Field(description="A reranker orders the best results again; APEX_RERANKER names it.")
     dimensions: int
     english_only: bool
+    pooling: Pooling | None = Field(
+        description="How the vectors of its tokens become one; null if the model does it, and for a reranker."
+    )
+    request_prefix: str = Field(description="What it reads before each request.")
+    document_prefix: str = Field(description="What it reads before the text of each skill.")
     weight: float
     bytes: int | None = Field(description="On disk; null for a bundled model.")
     source: str = Field(description="Where it was added from; empty for a bundled model.")
@@ -72,6 +81,7 @@ class EmbeddingModels:
                     kind="embedding",
                     dimensions=model.dimensions,
                     english_only=model.english_only,
+                    **how_it_reads(model.card if isinstance(model, OnnxModel) else None),
                     weight=model.weight,
                     bytes=cards[name].size if name in cards else None,
                     source=cards[name].card.source if name in cards else "",
@@ -85,6 +95,7 @@ class EmbeddingModels:
                     kind="reranker",
                     dimensions=model.card.dimensions,
                     english_only=model.card.english_only,
+                    **how_it_reads(None),
                     weight=RERANKER_WEIGHT,
                     bytes=model.size,
                     source=model.card.source,
@@ -132,14 +143,18 @@ class EmbeddingModels:
 
     def _probed(self, chosen: Sequence[str]) -> Embedder:
         installed = installed_models(self._data_dir)
-        _, problems = ModelStore(self._data_dir).models()
+        added, problems = ModelStore(self._data_dir).models()
+        rerankers = {model.card.name for model in added if model.card.kind == "reranker"}
         for name in chosen:
             if name in problems:
                 raise InvalidInputError(f"{problems[name]} Add it again: apex models add … --name {name} --replace")
+            if name in rerankers:
+                raise InvalidInputError(f"{name} is a reranker: to use it, set APEX_RERANKER={name} and restart")
             if name not in installed:
+                near = did_you_mean(near_names(name, {*installed, *KNOWN_MODELS}))
                 raise InvalidInputError(
-                    f"No embedding model named {name} is installed. There is: {', '.join(installed)}. "
-                    f"Add it: apex models add {name}"
+                    f"No embedding model named {name} is installed{near or '.'} There is: {', '.join(installed)}. "
+                    "Add others: apex models add …"
                 )
         switch = self._retrieval.models
         loaded = {model.id: model for model in (*switch.in_use.models, *switch.target.models)}
@@ -150,3 +165,14 @@ class EmbeddingModels:
         except EmbeddingError as error:
             raise InvalidInputError(f"{error} The models in use stay the same.") from error
         return embedder
+
+
+def how_it_reads(card: ModelCard | None) -> dict[str, Any]:
+    """The fields of a model that say what it makes of a text."""
+    if card is None or card.kind == "reranker":
+        return {"pooling": None, "request_prefix": "", "document_prefix": ""}
+    return {
+        "pooling": None if card.output else card.pooling,
+        "request_prefix": card.request_prefix,
+        "document_prefix": card.document_prefix,
+    }

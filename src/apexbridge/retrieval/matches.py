@@ -1,7 +1,7 @@
 """Results of a search: confidence, reasons and the models sent to clients."""
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, ClassVar, Literal
 
 from pydantic import Field
@@ -99,6 +99,25 @@ def confidence_of_any(first: "Candidate") -> float:
         + ANSWER_VARIATION * first.variation
         + PAST * first.past**2
     )
+
+
+def shown_scores(ranked: Sequence["Candidate"], threshold: float) -> list[float | None] | None:
+    """The confidence that a search shows for each candidate, best first, and None for one below the threshold.
+
+    None instead of the list if the first one says that no skill fits. Scores follow the ranking, even if the confidence
+    of a later one is higher.
+    """
+    likely = confidence_of_any(ranked[0]) if ranked else 1.0
+    if likely < threshold:
+        return None
+    scores: list[float | None] = []
+    lowest = 1.0
+    for candidate in ranked:
+        score = round(min(likely, confidence(candidate)), 4)
+        if is_shown := score >= threshold:
+            lowest = min(lowest, score)
+        scores.append(lowest if is_shown else None)
+    return scores
 
 
 def explain(candidate: "Candidate", words: Mapping[str, str]) -> Why:

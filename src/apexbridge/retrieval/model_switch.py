@@ -14,6 +14,8 @@ from apexbridge.retrieval.documents import Document
 from apexbridge.retrieval.embedders.embedder import Embedder
 from apexbridge.retrieval.embedders.model import EmbeddingError, Floats
 from apexbridge.retrieval.index.search_index import SearchIndex
+from apexbridge.retrieval.index.vector_draft import VectorDrafts
+from apexbridge.retrieval.index.vector_file import VectorFileError
 from apexbridge.retrieval.text import visible
 from apexbridge.retrieval.usage import SAME_COSINE, UsagePair, request_vector, same_text_cosines
 from apexbridge.wire import WireModel
@@ -56,7 +58,7 @@ class ModelSwitch:
         self._texts = texts
         self._begun: Embedder | None = None
         """Whose vectors follow."""
-        self._vectors: dict[str, tuple[Document, Floats]] = {}
+        self._drafts: VectorDrafts | None = None
         self._pairs: dict[UsagePair, Floats | None] = {}
         self._learnt: dict[UsagePair, str] = {}
         """Texts of pairs that were learnt during the change."""
@@ -82,7 +84,7 @@ class ModelSwitch:
         total = self._total if is_begun and not is_switched else index.document_count
         return ModelChange(
             models=target.names,
-            done=total if is_switched else min(len(self._vectors), total) if is_begun else 0,
+            done=total if is_switched else min(len(self._drafts or ()), total) if is_begun else 0,
             total=total,
             problem=self.problem,
         )
@@ -128,13 +130,13 @@ class ModelSwitch:
                 while (target := self._index.target).id != self._index.embedder.id:
                     is_switched = await self._switch_to(target, progress)
                 await self._complete_pairs()
-            except EmbeddingError as error:
+            except (EmbeddingError, VectorFileError) as error:
                 if self.problem != str(error):
                     logger.warning("%s Search goes on with %s.", error, self._index.embedder.id)
                 self.problem = str(error)
                 return is_switched
             self.problem = None
-            self._forget_vectors()
+            await asyncio.to_thread(self._forget_vectors)
             self._learnt.clear()
             return is_switched
 
@@ -144,48 +146,70 @@ class ModelSwitch:
             self._learnt[pair] = request
 
     def _forget_vectors(self) -> None:
-        self._begun, self._vectors, self._pairs = None, {}, {}
+        if self._drafts is not None:
+            self._drafts.discard()
+        self._begun, self._drafts, self._pairs = None, None, {}
 
     async def _switch_to(self, target: Embedder, progress: Progress | None) -> bool:
         """One attempt; False if the target is another one by now."""
-        if self._begun is not target:
-            self._forget_vectors()
+        if self._begun is not target or self._drafts is None:
+            await asyncio.to_thread(self._forget_vectors)
             self._begun, self._total = target, self._index.document_count
+            if target.is_remote:
+                await self._in_turn("", target.probe)  # the length of its vectors
+            self._drafts = await asyncio.to_thread(self._index.drafts, target)
+        drafts = self._drafts
         while self._index.target is target:
-            documents = await asyncio.to_thread(self._without_vector)
+            await asyncio.to_thread(drafts.write)
+            documents = await asyncio.to_thread(self._without_vector, drafts)
             pairs = await asyncio.to_thread(self._index.pairs)
             past = [(pair, vector) for pair, vector in pairs if pair not in self._pairs]
             if not documents and not past:
-                dropped = await self._index.switch(target, self._vectors, self._pairs)
+                await asyncio.to_thread(drafts.finish)
+                dropped = await self._index.switch(target, drafts, self._pairs)
                 if dropped is not None:
+                    self._drafts = None
                     self._report(dropped)
                     return True
                 continue
-            await self._embed_documents(target, documents, progress)
+            await self._embed_documents(target, drafts, documents, progress)
             await self._embed_pairs(target, past)
         return False
 
-    def _without_vector(self) -> list[Document]:
+    def _without_vector(self, drafts: VectorDrafts) -> list[Document]:
         documents = self._index.documents()
         self._total = len(documents)
-        known = {document.name for document in documents}
-        for name in [name for name in self._vectors if name not in known]:
-            del self._vectors[name]
-        return [own for own in documents if own.name not in self._vectors or self._vectors[own.name][0] != own]
+        drafts.retain({document.name for document in documents})
+        return drafts.missing(documents)
 
     async def _embed_documents(
-        self, target: Embedder, documents: Sequence[Document], progress: Progress | None
+        self, target: Embedder, drafts: VectorDrafts, documents: Sequence[Document], progress: Progress | None
     ) -> None:
         for start in range(0, len(documents), BATCH):
             if self._index.target is not target:
                 return
             batch = documents[start : start + BATCH]
-            vectors = await self._in_turn("", partial(target.embed_documents, batch))
-            self._vectors |= {
-                document.name: (document, vector) for document, vector in zip(batch, vectors, strict=True)
-            }
+            vectors = await self._in_turn("", partial(self._vectors_of, target, batch))
+            await asyncio.to_thread(drafts.put, batch, vectors)
             if progress:
-                progress(min(len(self._vectors), self._total), self._total)
+                progress(min(len(drafts), self._total), self._total)
+
+    def _vectors_of(self, target: Embedder, documents: Sequence[Document]) -> list[Floats]:
+        """The vectors by the new models. What models that stay have made is copied."""
+        embedder = self._index.embedder
+        columns = {id: own for id, own in embedder.columns.items() if id in {model.id for model in target.models}}
+        held = self._index.held(documents) if columns else [None] * len(documents)
+        known = {row: own.vector for row, own in enumerate(held) if own is not None and own.embedder == embedder.id}
+        others = [row for row in range(len(documents)) if row not in known]
+        vectors: dict[int, Floats] = {}
+        if known:
+            matrix = np.stack(list(known.values()))
+            parts = {id: matrix[:, own] for id, own in columns.items()}
+            again = target.embed_documents([documents[row] for row in known], known=parts)
+            vectors |= zip(known, again, strict=True)
+        if others:
+            vectors |= zip(others, target.embed_documents([documents[row] for row in others]), strict=True)
+        return [vectors[row] for row in range(len(documents))]
 
     async def _embed_pairs(self, target: Embedder, past: Sequence[tuple[UsagePair, Floats]]) -> None:
         """Convert past requests: columns of models that stay are kept, others come from the text of the chat."""

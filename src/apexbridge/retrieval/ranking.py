@@ -15,7 +15,7 @@ from apexbridge.retrieval.embedders.embedder import RequestVectors
 from apexbridge.retrieval.embedders.model import Floats, Model
 from apexbridge.retrieval.index.slot_vectors import in_batches
 from apexbridge.retrieval.index.vector_index import VectorIndex
-from apexbridge.retrieval.text import has_cjk, tokens, translated
+from apexbridge.retrieval.text import has_cjk, is_chinese, is_english, tokens, translated
 from apexbridge.retrieval.usage import PastUse
 
 DENSE_WEIGHT = 0.7
@@ -38,6 +38,8 @@ KNOWN_LITTLE, KNOWN_ENOUGH, KNOWN_WELL = 0.1, 0.3, 0.7
 COMPARED, COMPARED_BY_MODEL = 512, 32
 """In a large index, skills that are compared exactly: the best by approximate scores, and the nearest of each model."""
 TYPICAL_CROWD, MAX_CROWD = 10, 3.0
+FOREIGN_RAREST, FOREIGN_KNOWN = 0.35, 0.7
+"""For the confidence, at least this, if the words cannot be compared: that none matches says nothing then."""
 MIN_SPREAD = 1e-9
 """Below this difference all values count as equal."""
 USAGE_WEIGHT = 0.5
@@ -63,6 +65,8 @@ class Request:
     """Words that were probably meant, by token, for those that the library does not have."""
     past: Mapping[str, PastUse] = field(default_factory=dict)
     """Past use by skill."""
+    is_foreign: bool = False
+    """Whether it is neither English nor Chinese, so that only its meaning can be compared with English skills."""
 
     @property
     def corrected(self) -> list[str]:
@@ -84,6 +88,7 @@ class Request:
             translated=known,
             by_dictionary=others,
             past=past or {},
+            is_foreign=not is_english(text) and not is_chinese(text),
         )
 
 
@@ -129,7 +134,7 @@ def rank(
         return []
     request = _adapted(memory, request)
     score, likeness, words = _scores(memory, models, request, lexical=lexical, allowed=allowed, count=count)
-    known = min(1.0, _known(memory, request))
+    known = max(min(1.0, _known(memory, request)), FOREIGN_KNOWN if request.is_foreign else 0.0)
     compared = None if likeness is None or not memory.has_vector.any() else likeness[memory.has_vector]
     field, variation = (0.0, 0.0) if compared is None else (float(compared.mean()), float(compared.std()))
     return [
@@ -357,6 +362,7 @@ def _candidate(
     translated, translated_share = memory.keywords.matched(slot, request.translated)
     past = request.past.get(memory.documents[slot].name)
     words_found = list(dict.fromkeys([*matched, *translated]))
+    rarest = sum(sorted(map(memory.keywords.rarity, words_found))[-2:]) / 2
     return Candidate(
         slot=slot,
         score=score,
@@ -365,7 +371,7 @@ def _candidate(
         keyword_rank=_rank_in(words, slot) if words[slot] > 0 else None,
         matched=words_found,
         share=max(share, translated_share),
-        rarest=sum(sorted(map(memory.keywords.rarity, words_found))[-2:]) / 2,
+        rarest=max(rarest, FOREIGN_RAREST if request.is_foreign else 0.0),
         known=known,
         field=field,
         variation=variation,

@@ -12,7 +12,7 @@ from apexbridge.retrieval.embedders.model import Floats
 from apexbridge.retrieval.embedders.model_store import ModelStore
 from apexbridge.retrieval.embedders.onnx_reranker import OnnxReranker
 from apexbridge.retrieval.ranking import Candidate
-from apexbridge.retrieval.text import is_mostly_ascii
+from apexbridge.retrieval.text import is_english
 
 RERANKED = 20
 RERANKER_WEIGHT = 0.3
@@ -36,15 +36,21 @@ def choose_reranker(settings: RetrievalSettings, data_dir: Path | None = None) -
     return rerankers[settings.reranker].open_reranker()
 
 
-def reranked(reranker: OnnxReranker, request: str, ranked: Sequence[Ranked], *, budget_seconds: float) -> list[Ranked]:
-    """The candidates in their new order. Those beyond the budget keep their places. Raises EmbeddingError."""
-    if reranker.english_only and not is_mostly_ascii(request):
-        return list(ranked)
+def reranked(
+    reranker: OnnxReranker, request: str, ranked: Sequence[Ranked], *, budget_seconds: float
+) -> tuple[list[Ranked], bool]:
+    """The candidates in their new order, and whether the budget was enough. Those beyond it keep their places.
+
+    Raises EmbeddingError.
+    """
+    if reranker.english_only and not is_english(request):
+        return list(ranked), True
     texts = [document.text for document, _ in ranked[:RERANKED]]
     judged = reranker.score(request, texts, budget_seconds=budget_seconds)
     scores = np.array([candidate.score for _, candidate in ranked[: len(judged)]], np.float32)
     mixed = (1 - RERANKER_WEIGHT) * _scaled(scores) + RERANKER_WEIGHT * _scaled(judged)
-    return [*(ranked[number] for number in np.argsort(-mixed, kind="stable")), *ranked[len(judged) :]]
+    order = np.argsort(-mixed, kind="stable")
+    return [*(ranked[number] for number in order), *ranked[len(judged) :]], len(judged) == len(texts)
 
 
 def _scaled(values: Floats) -> Floats:

@@ -16,8 +16,9 @@ from typing import Literal, TypeVar
 import numpy as np
 
 from apexbridge._fair_queue import Turns
+from apexbridge._tasks import in_thread
 from apexbridge.errors import InvalidInputError, ServerError
-from apexbridge.retrieval.config import MAX_LIMIT, RetrievalSettings
+from apexbridge.retrieval.config import MAX_LIMIT, SPARE_CANDIDATES, RetrievalSettings
 from apexbridge.retrieval.confusable import Compared, ConfusablePairs, ConfusableReport
 from apexbridge.retrieval.documents import Document, FactsOf, Searchable, kind_of
 from apexbridge.retrieval.embedders.embedder import DocumentVector, Embedder, RequestVectors
@@ -31,22 +32,19 @@ from apexbridge.retrieval.matches import (
     SearchAnswer,
     SearchMode,
     SkillMatch,
-    confidence,
-    confidence_of_any,
     explain,
+    shown_scores,
 )
 from apexbridge.retrieval.model_switch import ModelSwitch, Progress, RequestTexts
 from apexbridge.retrieval.past_requests import PastPreview, PastRequests, compare
 from apexbridge.retrieval.ranking import Candidate, Request, best_of, rank, rank_of_slot, scores_of_all
-from apexbridge.retrieval.reranking import RERANKED, reranked
+from apexbridge.retrieval.reranking import RERANKED, Ranked, reranked
 from apexbridge.retrieval.text import visible, words_by_token
 from apexbridge.retrieval.usage import UsagePair, request_vector
 
 MAX_REQUEST_CHARACTERS = 4_000
 MAX_RAW_CHARACTERS = 2 * MAX_REQUEST_CHARACTERS
 """Before control characters and repeated white space are removed."""
-SPARE_CANDIDATES = 2
-"""Ranked beyond the limit, in case some are disabled."""
 CACHED_RANKINGS = 1000
 MAX_OVERTAKEN = 20
 """Skills that a preview names for each request."""
@@ -72,6 +70,21 @@ class _Ranking:
     warnings: tuple[str, ...]
     words: Mapping[str, str] = field(default_factory=dict)
     """The words of the request, by token."""
+
+
+@dataclass(slots=True)
+class _Budget:
+    """What is left of the time for reranking."""
+
+    seconds: float
+
+    @contextmanager
+    def spent(self) -> Iterator[None]:
+        start = time.monotonic()
+        try:
+            yield
+        finally:
+            self.seconds = max(0.0, self.seconds - (time.monotonic() - start))
 
 
 class ToolRetrievalService:
@@ -128,6 +141,14 @@ class ToolRetrievalService:
     async def wake(self) -> None:
         """Load the index, unless it is loaded; every other method does it automatically."""
         await self._index.load()
+
+    async def load_reranker(self) -> None:
+        """Load the reranker, if there is one. Meanwhile searches go on without it; else the first one would wait."""
+        if self._reranker is not None:
+            try:
+                await in_thread(self._reranker.load)
+            except EmbeddingError as error:
+                logger.warning("%s The results are not reranked.", error)
 
     async def refresh(self) -> None:
         """Load the index again if another process changed it on disk."""
@@ -278,15 +299,19 @@ class ToolRetrievalService:
         found: dict[Kind, list[SkillMatch]] = {"skill": [], "tool": []}
         warnings: list[str] = []
         is_degraded = False
-        for each in self._searched_kinds(kind):
+        kinds, reranking_seconds = self._searched_kinds(kind), self.settings.reranker_seconds
+        for number, each in enumerate(kinds):
             count = limit + SPARE_CANDIDATES
+            budget = _Budget(reranking_seconds / (len(kinds) - number))
+            reranking_seconds -= budget.seconds
             while True:
-                rank = partial(self._rank, text, count, any_tag, mode, for_model, each, caller)
+                rank = partial(self._rank, text, count, any_tag, mode, for_model, each, caller, budget)
                 ranking = await self._in_turn(caller, rank)
                 found[each], is_complete = await self._results(ranking, limit, threshold)
                 if is_complete or len(ranking.candidates) < count:
                     break
                 count *= 10  # many of the best are disabled
+            reranking_seconds += budget.seconds
             warnings += [warning for warning in ranking.warnings if warning not in warnings]
             is_degraded |= ranking.degraded
         results = _merged(found["skill"], found["tool"], limit)
@@ -311,36 +336,28 @@ class ToolRetrievalService:
         """What of the ranking may be shown, and whether more candidates could not change that."""
         names = [document.name for document, _ in ranking.candidates]
         facts = await self.facts(names) if self.facts and names else {}
-        results: list[SkillMatch] = []
-        likely: float | None = None
-        lowest, skipped = 1.0, False
-        for document, candidate in ranking.candidates:
-            known = facts.get(document.name)
-            if self.facts and (known is None or not known.enabled):
-                skipped = True
-                continue
-            if likely is None:
-                likely = confidence_of_any(candidate)
-                if likely < threshold:
-                    return [], True
-            if len(results) == limit:
-                return results, True
-            score = round(min(likely, confidence(candidate)), 4)
-            if score < threshold:
-                continue
-            lowest = min(lowest, score)  # scores follow the ranking, even if the confidence of a later one is higher
-            results.append(
-                SkillMatch(
-                    kind=document.kind,
-                    name=document.label,
-                    description=document.description,
-                    score=lowest,
-                    tags=list(document.tags or document.derived_tags),
-                    mode=known.mode if known else None,
-                    why=explain(candidate, ranking.words),
-                )
+        enabled = [
+            (document, candidate)
+            for document, candidate in ranking.candidates
+            if not self.facts or ((known := facts.get(document.name)) is not None and known.enabled)
+        ]
+        scores = shown_scores([candidate for _, candidate in enabled], threshold)
+        if scores is None:
+            return [], True
+        results = [
+            SkillMatch(
+                kind=document.kind,
+                name=document.label,
+                description=document.description,
+                score=score,
+                tags=list(document.tags or document.derived_tags),
+                mode=facts[document.name].mode if self.facts else None,
+                why=explain(candidate, ranking.words),
             )
-        return results, len(results) == limit or not skipped
+            for (document, candidate), score in zip(enabled, scores, strict=True)
+            if score is not None
+        ][:limit]
+        return results, len(results) == limit or len(enabled) == len(ranking.candidates)
 
     async def rank_of(self, name: str, query: str) -> int | None:
         """The rank of one skill among all for a request, 1 being the best; None if it is not known."""
@@ -470,7 +487,15 @@ class ToolRetrievalService:
         return ConfusablePairs(compared, models)
 
     def _rank(
-        self, text: str, count: int, tags: frozenset[str], mode: SearchMode, for_model: bool, kind: Kind, caller: str
+        self,
+        text: str,
+        count: int,
+        tags: frozenset[str],
+        mode: SearchMode,
+        for_model: bool,
+        kind: Kind,
+        caller: str,
+        budget: _Budget,
     ) -> _Ranking:
         key = (text, count, tags, mode, for_model, caller, kind)
         with self._comparing([text]) as (embedder, [vectors], warnings):
@@ -512,11 +537,11 @@ class ToolRetrievalService:
                 if vectors is not None or candidate.matched  # without vectors, a word must match
             ]
             version = self._index.version
+        is_complete = vectors is not None
         if self._reranker is not None and mode == "hybrid":
-            try:
-                ranked = reranked(self._reranker, text, ranked, budget_seconds=self.settings.reranker_seconds)
-            except EmbeddingError as error:
-                warnings.append(f"{error} The results are not reranked.")
+            ranked, is_reranked, problem = self._reranked(self._reranker, text, ranked, budget)
+            is_complete &= is_reranked
+            warnings += [f"{problem} The results are not reranked."] if problem else []
         ranking = _Ranking(
             candidates=tuple(ranked[:count]),
             degraded=vectors is None,
@@ -524,12 +549,24 @@ class ToolRetrievalService:
             words=words_by_token(text),  # on this thread: the first Chinese request loads the dictionary
         )
         with self._index.memory.locked():
-            # A degraded ranking is not cached: the next one may be complete.
-            if vectors is not None and version == self._ranked_version == self._index.version:
+            # A degraded ranking, or one that the budget cut off, is not cached: the next one may be complete.
+            if is_complete and version == self._ranked_version == self._index.version:
                 self._rankings[key] = ranking
                 if len(self._rankings) > CACHED_RANKINGS:
                     self._rankings.popitem(last=False)
         return ranking
+
+    def _reranked(
+        self, reranker: OnnxReranker, text: str, ranked: list[Ranked], budget: _Budget
+    ) -> tuple[list[Ranked], bool, str | None]:
+        """The candidates in their new order, whether all of them were compared, and a problem."""
+        if reranker.is_loading:
+            return ranked, False, "The reranker is being loaded."
+        try:
+            with budget.spent():
+                return *reranked(reranker, text, ranked, budget_seconds=budget.seconds), None
+        except EmbeddingError as error:
+            return ranked, False, str(error)
 
     @contextmanager
     def _comparing(self, texts: Sequence[str]) -> Iterator[tuple[Embedder, Sequence[RequestVectors | None], list[str]]]:

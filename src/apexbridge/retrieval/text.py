@@ -21,6 +21,8 @@ MIN_CLAUSE_CHARACTERS = 4
 """For scripts without spaces."""
 MAX_TAGS = 5
 MIN_TAG_CHARACTERS = 3
+MIN_ASCII = 0.8
+"""Share of the letters of an English text: more others are another script."""
 MIN_GIST_WORDS = 2
 """One word of the dictionary alone is too ambiguous."""
 # fmt: off
@@ -38,6 +40,30 @@ CHINESE_STOP_WORDS = frozenset({
     "能够", "能否", "自己", "谢谢", "请帮", "请问", "起来", "这个", "这些", "进行", "通过", "那个", "那些", "还有",
     "还是", "这里", "那里", "需要", "麻烦",
 })
+ENGLISH_WORDS = frozenset({
+    "about", "all", "an", "and", "any", "are", "at", "between", "by", "can", "do", "does", "for", "from", "how", "i",
+    "in", "into", "is", "it", "me", "my", "new", "of", "on", "or", "our", "please", "that", "the", "these", "this",
+    "to", "what", "when", "where", "which", "who", "why", "with", "your",
+})
+"""Words without a topic that tell English from other languages."""
+FOREIGN_WORDS = frozenset({
+    # Spanish and Portuguese
+    "al", "ao", "aos", "como", "cuáles", "cuántas", "cuántos", "de", "del", "dois", "dos", "duas", "el", "esta", "este",
+    "estos", "la", "las", "los", "meu", "mi", "minha", "mis", "na", "nas", "nos", "numa", "os", "para", "por", "que",
+    "quero", "quiero", "sin", "su", "sus", "tu", "um", "uma", "un", "una", "unos",
+    # French and Italian
+    "au", "aux", "avec", "ce", "cet", "cette", "che", "ces", "dans", "della", "delle", "dei", "des", "di", "du", "due",
+    "en", "est", "et", "gli", "il", "je", "le", "les", "ma", "mes", "mio", "mon", "nel", "nella", "ou", "pour", "quel",
+    "quelle", "questa", "questo", "sur", "une",
+    # German and Dutch
+    "auf", "aus", "das", "dem", "den", "der", "deze", "diese", "diesen", "dieses", "ein", "eine", "einem", "einen",
+    "einer", "eines", "für", "het", "hoe", "ich", "ins", "ist", "mein", "meine", "meinen", "met", "mijn", "mit", "naar",
+    "nach", "oder", "sind", "und", "van", "voor", "von", "wie", "zu", "zum", "zur",
+    # Polish, Swedish, Turkish
+    "att", "bir", "bu", "dla", "ett", "för", "från", "hur", "için", "ile", "jak", "jaka", "med", "moje", "och", "på",
+    "till", "två", "ve",
+})
+"""The same of other languages that are written in Latin letters, except those that English has too."""
 GENERIC_WORDS = frozenset({
     "about", "across", "after", "agent", "all", "also", "and", "any", "app", "ask", "asks", "assistant", "based",
     "before", "best", "between", "build", "claude", "com", "common", "complete", "comprehensive", "create", "creates",
@@ -54,6 +80,7 @@ GENERIC_WORDS = frozenset({
 
 _CAMEL = re.compile(r"(?<=[a-z0-9])(?=[A-Z])|(?<=[A-Z])(?=[A-Z][a-z])")
 _CJK_CHARACTER = re.compile(f"[{CJK_RANGES}]")
+_KANA_OR_HANGUL = re.compile("[\u3041-\u3096\u30a1-\u30fa\uac00-\ud7a3]")
 _CONTRACTION = re.compile(r"(?<=[a-z])(?:(?<!\bca)n['’]t|(?<=\bcan)['’]t|['’](?:s|re|ve|ll|d|m))\b", re.IGNORECASE)
 """The end of `what's`, `don't`, `we're`: no word of its own."""
 _WORD = re.compile(rf"[{CJK_RANGES}]+|[^\W_{CJK_RANGES}]+")
@@ -84,10 +111,19 @@ def has_cjk(text: str) -> bool:
     return _CJK_CHARACTER.search(text) is not None
 
 
-def is_mostly_ascii(text: str) -> bool:
-    """Whether an English-only model can read it."""
+def is_chinese(text: str) -> bool:
+    """Whether the glossary and the dictionary can translate it."""
+    return has_cjk(text) and _KANA_OR_HANGUL.search(text) is None
+
+
+def is_english(text: str) -> bool:
+    """Whether an English-only model can read it. Names and words that do not show a language count as English."""
     letters = [character for character in text if character.isalpha()]
-    return sum(character.isascii() for character in letters) >= 0.8 * len(letters)
+    if sum(character.isascii() for character in letters) < MIN_ASCII * len(letters):
+        return False
+    words: list[str] = _WORD.findall(text)
+    foreign = sum(word.lower() in FOREIGN_WORDS or (word.islower() and not word.isascii()) for word in words)
+    return foreign <= sum(word.lower() in ENGLISH_WORDS for word in words)
 
 
 def name_words(name: str) -> str:
@@ -188,7 +224,7 @@ def translated(text: str) -> Translated:
 
 def english_gist(text: str) -> str | None:
     """A Chinese request as English words, in its order; None if too few of its words are known."""
-    parts = _parts(text)
+    parts = _parts(text) if has_cjk(text) else []
     gist = " ".join(parts[0].english[:MIN_GIST_WORDS] if len(parts) == 1 else [part.english[0] for part in parts])
     is_clear = len(gist.split()) >= MIN_GIST_WORDS or any(part.source == "glossary" for part in parts)
     return gist if is_clear else None

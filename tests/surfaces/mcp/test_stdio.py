@@ -280,8 +280,8 @@ def test_the_runs_of_a_client_end_with_it(data_dir: Path, how: str) -> None:
 def test_an_unusable_data_directory_ends_the_command_with_the_reason(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("not a folder")
     with apex_mcp("--data-dir", str(tmp_path / "file")) as apex:
-        apex.send(request("tools/list"))
-        out, err = apex.end()
-    assert json.loads(out)["error"]["code"] == -32603
+        answer = apex.ask(request("tools/list"))  # before the end of the input, after which an answer has only seconds
+        _, err = apex.end()
+    assert answer["error"]["code"] == -32603
     assert apex.process.returncode == 1
     assert err.strip()

@@ -4,13 +4,14 @@ import itertools
 import logging
 import threading
 from collections import OrderedDict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
 
-from apexbridge.errors import ServerError
+from apexbridge._text import near_names
+from apexbridge.errors import ServerError, did_you_mean
 from apexbridge.retrieval.config import RetrievalSettings
 from apexbridge.retrieval.documents import Document
 from apexbridge.retrieval.embedders.bundled import ENGLISH_MODEL, MultilingualModel, find_english_model
@@ -18,7 +19,7 @@ from apexbridge.retrieval.embedders.endpoint import ENDPOINT_PREFIX, EndpointMod
 from apexbridge.retrieval.embedders.model import Floats, Model, Scale
 from apexbridge.retrieval.embedders.model_choice import read_choice
 from apexbridge.retrieval.embedders.model_store import ModelStore
-from apexbridge.retrieval.text import clauses, english_gist, is_mostly_ascii, tokens
+from apexbridge.retrieval.text import clauses, english_gist, is_english, tokens
 
 CACHED_REQUESTS = 1000
 DEFAULT_MODELS = (MultilingualModel.id, ENGLISH_MODEL.name, "gte-small")
@@ -103,13 +104,21 @@ class Embedder:
         for model in self.models:
             model.scale()
 
-    def embed_documents(self, documents: Sequence[Document]) -> list[Floats]:
-        """One vector per skill: its text, and its name if that has weight."""
+    def embed_documents(
+        self, documents: Sequence[Document], *, known: Mapping[str, Floats] | None = None
+    ) -> list[Floats]:
+        """One vector per skill: its text, and its name if that has weight.
+
+        `known` has what a model has made of these documents before, by its id: a row for each.
+        """
         named = [row for row, document in enumerate(documents) if document.name_weight > 0]
         texts = [document.text for document in documents] + [documents[row].title for row in named]
         weights = np.array([documents[row].name_weight for row in named], np.float32)[:, None]
         by_model = []
         for model in self.models:
+            if known is not None and model.id in known:
+                by_model.append(known[model.id])
+                continue
             vectors = model.embed(texts)
             combined = np.array(vectors[: len(documents)])
             combined[named] = (1 - weights) * combined[named] + weights * vectors[len(documents) :]
@@ -167,11 +176,7 @@ def choose_embedder(settings: RetrievalSettings, data_dir: Path | None = None) -
     names = settings.models or chosen
     unknown = [name for name in names if name not in models]
     if unknown and settings.models:
-        raise ServerError(
-            f"APEX_EMBEDDING_MODELS names {unknown[0]}, which is not installed. There is: {', '.join(models)}. "
-            f"Add it: apex models add {unknown[0]}",
-            code="INVALID_SETTING",
-        )
+        raise ServerError(_unknown_model(unknown[0], models, data_dir), code="INVALID_SETTING")
     problem = None
     if unknown:
         problem = (
@@ -181,6 +186,14 @@ def choose_embedder(settings: RetrievalSettings, data_dir: Path | None = None) -
         logger.warning("%s", problem)
     found = [name for name in names if name in models] or [name for name in DEFAULT_MODELS if name in models]
     return Embedder([models[name] for name in dict.fromkeys(found)], problem=problem)
+
+
+def _unknown_model(name: str, models: Collection[str], data_dir: Path | None) -> str:
+    added, _ = ModelStore(data_dir).models()
+    if any(model.card.name == name for model in added):
+        return f"APEX_EMBEDDING_MODELS names {name}, which is a reranker: name it in APEX_RERANKER instead."
+    near = did_you_mean(near_names(name, models)) or f". Add it: apex models add {name}"
+    return f"APEX_EMBEDDING_MODELS names {name}, which is not installed{near} There is: {', '.join(models)}."
 
 
 def installed_models(data_dir: Path | None) -> dict[str, Model]:
@@ -198,7 +211,7 @@ def installed_models(data_dir: Path | None) -> dict[str, Model]:
 
 
 def _embed_request(model: Model, request: str) -> ModelVectors | None:
-    is_gist = model.english_only and not is_mostly_ascii(request)
+    is_gist = model.english_only and not is_english(request)
     text = english_gist(request) if is_gist else request
     if text is None or (model.english_only and not tokens(text)):
         return None  # for such a model, all requests without a word that says something are alike

@@ -9,7 +9,7 @@ from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import TypeVar
+from typing import TypeVar, get_args
 
 import numpy as np
 
@@ -19,7 +19,8 @@ from apexbridge.retrieval.documents import Document, kind_of
 from apexbridge.retrieval.embedders.embedder import DocumentVector, Embedder, columns_of
 from apexbridge.retrieval.embedders.model import EmbeddingError, Floats, Model
 from apexbridge.retrieval.index.lance_store import Contents, LanceStore, StoreError
-from apexbridge.retrieval.index.snapshot import Snapshot, read_snapshot, vectors_path
+from apexbridge.retrieval.index.snapshot import Snapshot, new_vectors_path, read_snapshot, vectors_path
+from apexbridge.retrieval.index.vector_draft import VectorDrafts
 from apexbridge.retrieval.index.vector_file import VectorFile
 from apexbridge.retrieval.index.vector_index import VectorIndex
 from apexbridge.retrieval.index.writer import Changes, IndexWriter
@@ -103,7 +104,7 @@ class SearchIndex:
     async def running(self) -> AsyncIterator[None]:
         """Write changes to disk while the block runs, and what is pending when it ends."""
         self._is_owner = True
-        await asyncio.to_thread(self._remove_texts)
+        await asyncio.to_thread(self._remove_leftovers)
         # Not a task group: it would wrap the block's own errors in an exception group.
         writing = asyncio.create_task(self.writer.run())
         try:
@@ -137,7 +138,10 @@ class SearchIndex:
         return key in self._memory_of(key)
 
     def _memory_of(self, key: str) -> VectorIndex:
-        return self.tools if kind_of(key) == "tool" else self.memory
+        return self._index_of(kind_of(key))
+
+    def _index_of(self, kind: Kind) -> VectorIndex:
+        return self.tools if kind == "tool" else self.memory
 
     @property
     def is_empty(self) -> bool:
@@ -196,15 +200,22 @@ class SearchIndex:
         with self.memory.locked():
             return self.usage.pairs()
 
+    def drafts(self, embedder: Embedder) -> VectorDrafts:
+        """For the vectors of another embedder. Raises VectorFileError."""
+        dimensions = embedder.dimensions_by_model
+        return VectorDrafts(
+            lambda kind: self._index_of(kind).draft(dimensions, partial(self._new_draft_file, kind)),
+        )
+
     async def switch(
         self,
         embedder: Embedder,
-        vectors: Mapping[str, tuple[Document, Floats]] | None,
+        drafts: VectorDrafts | None,
         pairs: Mapping[UsagePair, Floats | None],
     ) -> list[UsagePair] | None:
         """Replace all vectors at once by those of another embedder; pairs with None are dropped and returned.
 
-        Without `vectors`, those of the pairs alone. Returns None if a document or a pair is missing, or if the target
+        Without `drafts`, those of the pairs alone. Returns None if a document or a pair is missing, or if the target
         is another one by now. Nothing has changed then.
         """
 
@@ -212,13 +223,13 @@ class SearchIndex:
             with self.memory.locked():
                 if self.target is not embedder or not all(pair in pairs for pair, _ in self.usage.pairs()):
                     return None
-                if vectors is not None:
-                    documents = (*self.memory.documents, *self.tools.documents)
-                    if not all(own.name in vectors and vectors[own.name][0] == own for own in documents):
+                if drafts is not None:
+                    skills = drafts.by_kind["skill"].arranged(self.memory.documents)
+                    tools = drafts.by_kind["tool"].arranged(self.tools.documents)
+                    if skills is None or tools is None:
                         return None
-                    for memory in (self.memory, self.tools):
-                        found = [vectors[own.name][1] for own in memory.documents]
-                        memory.set_vectors(embedder.dimensions_by_model, found)
+                    self.memory.set_vectors(embedder.dimensions_by_model, skills)
+                    self.tools.set_vectors(embedder.dimensions_by_model, tools)
                     self.embedder = embedder
                 self.memory.version += 1
                 self.usage.dimensions = embedder.dimensions_by_model
@@ -246,7 +257,7 @@ class SearchIndex:
         """Remove all others of this kind."""
 
         def change() -> tuple[list[str], Changes]:
-            removed = (self.tools if kind == "tool" else self.memory).retain(names)
+            removed = self._index_of(kind).retain(names)
             used = {key for key in self.usage.skills() if kind_of(key) == kind}
             return removed, self._removal({*removed, *used} - set(names))
 
@@ -330,6 +341,8 @@ class SearchIndex:
     def _contents(self, *, in_files: bool = False) -> Contents:
         """Copies of everything. With `in_files`, the vectors of large indexes are on disk when it returns."""
         indexes: dict[Kind, VectorIndex] = {"skill": self.memory, "tool": self.tools}
+        for index in indexes.values() if in_files else ():
+            index.flush()  # so that little is left to write while searches wait
         with self.memory.locked():
             for kind, index in indexes.items() if in_files else ():
                 if not index.ensure_file(vectors_path(self._store.snapshot, kind)):
@@ -343,6 +356,11 @@ class SearchIndex:
                 return VectorFile.create(vectors_path(self._store.snapshot, kind), dimensions)
             except OSError as error:
                 logger.warning("the file of vectors cannot be created: %s", error.strerror)
+        return VectorFile.temporary(dimensions)
+
+    def _new_draft_file(self, kind: Kind, dimensions: int) -> VectorFile:
+        if self._is_owner:
+            return VectorFile.create(new_vectors_path(self._store.snapshot, kind), dimensions)
         return VectorFile.temporary(dimensions)
 
     def is_expired(self, pair: UsagePair) -> bool:
@@ -483,8 +501,16 @@ class SearchIndex:
         logger.warning("the index cannot be opened (%s); search compares words only", error)
         return str(error)
 
-    def _remove_texts(self) -> None:
-        """Remove files of earlier versions that contain the text of past requests, with the past use in them."""
+    def _remove_leftovers(self) -> None:
+        """Remove vectors of a change of models that a crash interrupted, and the files of earlier versions.
+
+        These contain the text of past requests. They are removed with the past use in them.
+        """
+        try:
+            for kind in get_args(Kind):
+                new_vectors_path(self._store.snapshot, kind).unlink(missing_ok=True)
+        except OSError as error:
+            logger.warning("vectors of an unfinished change of models cannot be removed: %s", error.strerror)
         try:
             if self._store.remove_texts():
                 logger.warning("removed past use that was stored with the text of requests; it starts again")

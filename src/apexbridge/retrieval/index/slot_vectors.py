@@ -56,6 +56,9 @@ class SlotVectors(Protocol):
     def copy(self) -> "SlotVectors":
         """A copy that can be changed."""
 
+    def arranged(self, slots: NDArray[np.int64]) -> "SlotVectors":
+        """Those of some slots in this order; these ones are not used any more."""
+
     def packed(self, slots: NDArray[np.int64]) -> dict[str, NDArray[Any]]:
         """The vectors of some slots as arrays, without those in a file. `unpacked_vectors` accepts it."""
 
@@ -144,6 +147,14 @@ class MatrixVectors:
             unpacked._has_vector = np.ones(len(matrix), np.bool_)
         return unpacked
 
+    def arranged(self, slots: NDArray[np.int64]) -> "MatrixVectors":
+        arranged = MatrixVectors(self._dimensions)
+        arranged._count = len(slots)
+        if len(slots):
+            arranged._matrices = [matrix[slots] for matrix in self._matrices]
+            arranged._has_vector = self._has_vector[slots]
+        return arranged
+
     def copy(self) -> "MatrixVectors":
         copy = MatrixVectors(self._dimensions)
         copy._count, copy._has_vector = self._count, self._has_vector.copy()
@@ -169,6 +180,8 @@ class FiledVectors:
         self._filled = self._projected = 0
         """The number of vectors now, and when the projection was computed."""
         self._codes: Codes = np.zeros((FIRST_CAPACITY, 0), np.int8)
+        self._is_draft = False
+        """Whether there are no codes until `finish`."""
         self._private: dict[int, Floats] | None = None
         """In a copy, the vectors of changed slots: the file belongs to the original."""
 
@@ -185,6 +198,19 @@ class FiledVectors:
         filed._filled = len(found)
         filed._project()
         return filed
+
+    @classmethod
+    def draft(cls, dimensions: Sequence[int], new_file: NewFile) -> "FiledVectors":
+        """For many vectors that are compared later, after `finish`."""
+        filed = cls(dimensions, new_file(sum(dimensions)))
+        filed._is_draft = True
+        return filed
+
+    def finish(self) -> None:
+        """Compute the codes of a draft."""
+        if self._is_draft:
+            self._is_draft = False
+            self._project()
 
     @classmethod
     def unpacked(
@@ -232,6 +258,8 @@ class FiledVectors:
             self._rows[slot] = self.file.append(vector[None])
         else:
             self._rows[slot], self._private[slot] = len(self.file), vector
+        if self._is_draft:
+            return
         if self._projection is not None:
             self._codes[slot] = self._projection.encode(vector[None])[0]
         if self._private is None and self._filled >= 2 * self._projected:
@@ -287,6 +315,15 @@ class FiledVectors:
         copy = FiledVectors.unpacked(self._dimensions, self.file, self.packed(np.arange(self._count, dtype=np.int64)))
         copy._private = dict(self._private or {})
         return copy
+
+    def arranged(self, slots: NDArray[np.int64]) -> "FiledVectors":
+        arranged = FiledVectors(self._dimensions, self.file)
+        arranged._count = len(slots)
+        if len(slots):
+            arranged._rows, arranged._codes = self._rows[slots], self._codes[slots]
+        arranged._filled = int(np.count_nonzero(arranged.has_vector))
+        arranged._projection, arranged._projected = self._projection, self._projected
+        return arranged
 
     def start_new_file(self, new_file: NewFile) -> None:
         """Copy the rows that are used to a new file."""

@@ -41,6 +41,11 @@ def vectors_path(snapshot: Path, kind: Kind) -> Path:
     return snapshot.with_name(f"{snapshot.name}.{kind}-vectors")
 
 
+def new_vectors_path(snapshot: Path, kind: Kind) -> Path:
+    """The same for other models, until they are in use."""
+    return snapshot.with_name(f"{snapshot.name}.{kind}-vectors.next")
+
+
 def draft_of(path: Path) -> Path:
     return path.with_name(f"{path.name}.new")
 

@@ -39,6 +39,10 @@ class VectorFile:
         self._rows = self._written = len(checksums)
         self._pending: list[Floats] = []
         """Rows that are not in the file yet."""
+        self._problem = ""
+        """Why the last write failed."""
+        self._path: Path | None = None
+        """Where it was created or moved to."""
         self._lock = threading.Lock()
 
     def __del__(self) -> None:
@@ -52,7 +56,19 @@ class VectorFile:
         flags = os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
         file = cls._begin(os.open(draft, flags, PRIVATE_FILE), dimensions)
         draft.replace(path)
+        file._path = path
         return file
+
+    def move(self, path: Path) -> None:
+        """Give a file that this process created another path, of the same folder. Raises OSError."""
+        if self._path is not None and self._path != path and self.is_at(self._path):
+            self._path.replace(path)
+            self._path = path
+
+    def remove(self) -> None:
+        """Remove the path. Readers can go on."""
+        if self._path is not None and self.is_at(self._path):
+            self._path.unlink(missing_ok=True)
 
     @classmethod
     def temporary(cls, dimensions: int) -> "VectorFile":
@@ -108,6 +124,15 @@ class VectorFile:
                 self._write()
             return first
 
+    def write(self, *, to_disk: bool = False) -> None:
+        """Write pending rows, if they are many or for the disk. Raises VectorFileError if that fails."""
+        with self._lock:
+            if len(self._pending) >= PENDING_ROWS:
+                self._write()
+            is_written = len(self._pending) < PENDING_ROWS
+        if not is_written or (to_disk and not self.flush()):
+            raise VectorFileError(f"The new vectors cannot be written: {self._problem}.")
+
     def flush(self) -> bool:
         """Write pending rows to the disk; False if that failed."""
         with self._lock:
@@ -116,7 +141,8 @@ class VectorFile:
                 return False
         try:
             os.fsync(self._descriptor)
-        except OSError:
+        except OSError as error:
+            self._problem = str(error.strerror)
             return False
         return True
 
@@ -128,7 +154,8 @@ class VectorFile:
         try:
             while written < len(data):
                 written += os.pwrite(self._descriptor, memoryview(data)[written:], position + written)
-        except OSError:  # a full or read-only disk: they stay in memory
+        except OSError as error:  # a full or read-only disk: they stay in memory
+            self._problem = str(error.strerror)
             return
         self._written += len(self._pending)
         self._pending = []

@@ -28,6 +28,7 @@ from apexbridge.retrieval.index.slot_vectors import (
     in_batches,
     unpacked_vectors,
 )
+from apexbridge.retrieval.index.vector_draft import VectorDraft
 from apexbridge.retrieval.index.vector_file import VectorFile
 from apexbridge.retrieval.packed_body import BodyFile, PackedBody
 from apexbridge.retrieval.text import tokens
@@ -123,12 +124,14 @@ class VectorIndex:
         self.dimensions = other.dimensions
         self.version += 1
 
-    def set_vectors(self, dimensions: Sequence[int], vectors: Sequence[Floats]) -> None:
-        """Replace the vectors of all slots, in their order, by those of other models."""
-        self.dimensions = tuple(dimensions)
-        self.vectors = MatrixVectors(self.dimensions)
-        for slot, vector in enumerate(vectors):
-            self.vectors.put(slot, vector)
+    def draft(self, dimensions: Sequence[int], new_file: NewFile) -> VectorDraft:
+        """For vectors of other models. Raises VectorFileError."""
+        is_filed = not self.vectors.is_exact
+        return VectorDraft(dimensions, exact_limit=self._exact_limit, new_file=new_file, is_filed=is_filed)
+
+    def set_vectors(self, dimensions: Sequence[int], vectors: SlotVectors) -> None:
+        """Replace the vectors of all slots by those of other models."""
+        self.dimensions, self.vectors = tuple(dimensions), vectors
         self._changed()
 
     def drop_vectors(self) -> None:
@@ -148,9 +151,16 @@ class VectorIndex:
             return True
         if self._bodies is not None and self._bodies.size > 2 * self._body_bytes() + MAX_UNUSED_BODY_BYTES:
             self._file_bodies()
+        with suppress(OSError):
+            self.vectors.file.move(path)
         if self.vectors.is_mostly_unused or not self.vectors.file.is_at(path):
             self.vectors.start_new_file(self._new_file)
         return self.vectors.file.is_at(path) and self.vectors.file.flush()
+
+    def flush(self) -> None:
+        """Write the vectors of a large index to the disk, as far as possible. The caller need not hold the lock."""
+        if isinstance(vectors := self.vectors, FiledVectors):
+            vectors.file.flush()
 
     def stored(self) -> Iterator[list[tuple[Document, Floats]]]:
         """All documents that have a vector, with it, in batches."""

@@ -1,6 +1,5 @@
 """`apex eval …`: measures the quality of search."""
 
-import json
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -10,7 +9,7 @@ from apexbridge.errors import InvalidInputError, ServerError
 from apexbridge.retrieval.body_evaluation import SkillText, evaluate_bodies
 from apexbridge.retrieval.embedders.embedder import choose_embedder
 from apexbridge.retrieval.embedders.model import EmbeddingError
-from apexbridge.retrieval.evaluation import evaluate
+from apexbridge.retrieval.evaluation import check_output, evaluate, write_lines
 from apexbridge.retrieval.reranking import choose_reranker
 from apexbridge.settings import load_settings
 from apexbridge.skills import SKILL_FILE
@@ -36,7 +35,7 @@ def retrieval(
         bool, typer.Option("--usage-memory", help="Also run each half of the queries after learning the other half.")
     ] = False,
 ) -> None:
-    """Measure recall, MRR and nDCG of search on a corpus; thresholds are off."""
+    """Measure recall, MRR and nDCG of search on a corpus, and what is shown at the threshold."""
     console = session.console
     settings = load_settings()
     embedder = choose_embedder(settings.retrieval, settings.data_dir)
@@ -48,6 +47,7 @@ def retrieval(
                 queries,
                 run_out=run_out,
                 usage_memory=usage_memory,
+                threshold=settings.retrieval.threshold,
                 reranker=choose_reranker(settings.retrieval, settings.data_dir),
                 progress=progress,
             ).model_dump(exclude_none=True)
@@ -61,6 +61,12 @@ def retrieval(
         "words alone": found["wordsAlone"],
     }
     _show(console, found, rows)
+    console.warn(found["warnings"])
+    shown = found["atThreshold"]
+    console.line(
+        f"at the threshold of {shown['threshold']:g}: {shown['R@5']:.1%} of the right skills are shown among the first "
+        f"five; {shown['empty']:.1%} of the answers are empty"
+    )
     if found["confusions"]:
         console.say("mixed up most often:")
         confusions = [(pair["times"], pair["missed"], pair["taken"]) for pair in found["confusions"]]
@@ -77,19 +83,18 @@ def body(
 ) -> None:
     """Measure what the bodies of skills add to search, with requests from held-back lines of the bodies."""
     console = session.console
+    skills = _skills_in(folder)
+    if queries_out is not None:
+        check_output(queries_out)
     settings = load_settings()
     embedder = choose_embedder(settings.retrieval, settings.data_dir)
     with console.progress_bar("embedding the skills") as progress:
         try:
-            found, held = evaluate_bodies(embedder, _skills_in(folder), progress)
+            found, held = evaluate_bodies(embedder, skills, progress)
         except EmbeddingError as error:
             raise ServerError(str(error), code="LANCE_SEARCH_ERROR") from error
     if queries_out is not None:
-        lines = [json.dumps({"query": one.request, "gold": [one.id]}, ensure_ascii=False) for one in held]
-        try:
-            queries_out.write_text("\n".join(lines) + "\n", "utf-8")
-        except OSError as error:
-            raise InvalidInputError(f"{queries_out.name} cannot be written: {error.strerror}") from error
+        write_lines(queries_out, [{"query": one.request, "gold": [one.id]} for one in held])
     view = found.model_dump()
     if session.show_json(view):
         return
@@ -109,6 +114,8 @@ def _show(console: Console, found: dict[str, Any], measured: dict[str, dict[str,
 
 def _skills_in(folder: Path) -> list[SkillText]:
     """The skills below a folder. Files that cannot be read as a skill, and copies of a description, are left out."""
+    if not folder.is_dir():
+        raise InvalidInputError(f"{folder} is not a folder." if folder.exists() else f"There is no folder {folder}.")
     skills: dict[str, SkillText] = {}
     for path in sorted(folder.rglob(SKILL_FILE)):
         try:

@@ -6,18 +6,20 @@ from typing import Annotated, Any
 import typer
 
 from apexbridge.errors import InvalidInputError, ServerError
-from apexbridge.retrieval.embedders.embedder import DEFAULT_MODELS
+from apexbridge.retrieval.embedders.bundled import ENGLISH_MODEL, find_english_model
+from apexbridge.retrieval.embedders.embedder import DEFAULT_MODELS, installed_models
+from apexbridge.retrieval.embedders.model_card import Pooling
 from apexbridge.retrieval.embedders.model_choice import read_choice
 from apexbridge.retrieval.embedders.model_sources import KNOWN_MODELS
 from apexbridge.retrieval.embedders.model_store import InstalledModel, ModelStore
-from apexbridge.settings import load_settings
+from apexbridge.settings import Settings, load_settings
 from apexbridge.surfaces.cli.client import Api
 from apexbridge.surfaces.cli.console import plural
 from apexbridge.surfaces.cli.session import DataDir, Session, command
 
 MB = 1024 * 1024
 PATH = "/api/embedding-models"
-POLL_SECONDS = 0.2
+POLL_SECONDS = 0.5
 app = typer.Typer(no_args_is_help=True, rich_markup_mode=None)
 Shared = Annotated[bool, typer.Option("--shared", help="For every data directory of this installation.")]
 ModelName = Annotated[str, typer.Argument(metavar="NAME", help="The name of the model.")]
@@ -39,17 +41,46 @@ def add(
     name: Annotated[str | None, typer.Option("--name", help="Its name here.", show_default="that of SOURCE")] = None,
     shared: Shared = False,
     replace: Annotated[bool, typer.Option("--replace", help="Replace a model with the same name.")] = False,
+    pooling: Annotated[
+        Pooling | None,
+        typer.Option("--pooling", help="How vectors of tokens become one.", show_default="as its files say"),
+    ] = None,
+    request_prefix: Annotated[
+        str | None,
+        typer.Option("--request-prefix", help="What it reads before a request.", show_default="as its files say"),
+    ] = None,
+    document_prefix: Annotated[
+        str | None,
+        typer.Option("--document-prefix", help="What it reads before a skill.", show_default="as its files say"),
+    ] = None,
+    english_only: Annotated[
+        bool | None,
+        typer.Option(
+            "--english-only/--all-languages", help="Which requests it reads.", show_default="as its tokenizer says"
+        ),
+    ] = None,
     data_dir: DataDir = None,
 ) -> None:
     """Add an embedding model or a reranker in ONNX format: a known one, a folder, or a model of the hub."""
     say = session.console.say if not session.json else (lambda text: None)
-    model = _store(data_dir).add(source, name=name, shared=shared, replace=replace, say=say)
-    added = model.card.name
-    choice = "--default" if added in DEFAULT_MODELS else f"{DEFAULT_MODELS[0]} {added}"
-    what, use = f"{model.card.dimensions} dimensions, ", f"apex models use {choice}"
+    settings = load_settings(data_dir=data_dir)
+    asked = {
+        "pooling": pooling,
+        "request_prefix": request_prefix,
+        "document_prefix": document_prefix,
+        "english_only": english_only,
+    }
+    changes = {field: value for field, value in asked.items() if value is not None}
+    model = ModelStore(settings.data_dir).add(
+        source, name=name, shared=shared, replace=replace, changes=changes, say=say
+    )
+    session.console.warn(model.guesses)
+    use = f"apex models use {_choice_with(model.card.name, settings)}"
     if model.card.kind == "reranker":
-        what, use = "a reranker, ", f"set APEX_RERANKER={added} and restart"
-    session.report(_view(model), f"{added} is added: {what}{model.size // MB} MB. Use it: {use}")
+        use = f"set APEX_RERANKER={model.card.name} and restart"
+    elif settings.retrieval.models:
+        use = "add it to APEX_EMBEDDING_MODELS and restart"
+    session.report(_view(model), f"{model.card.name} is added: {_about(model)}. Use it: {use}")
 
 
 @command(app, "list", "ls")
@@ -103,20 +134,60 @@ def use(session: Session, names: ModelNames = None, default: Default = False) ->
 
 
 @command(app, "remove", "rm", connects=False)
-def remove(session: Session, name: ModelName, data_dir: DataDir = None) -> None:
-    """Remove an added model."""
+def remove(session: Session, name: ModelName, shared: Shared = False, data_dir: DataDir = None) -> None:
+    """Remove an added model that is not in use."""
     settings = load_settings(data_dir=data_dir)
-    if name in read_choice(settings.data_dir):
-        raise InvalidInputError(f"{name} is chosen for search. Choose others first: apex models use --default")
-    if name == settings.reranker:
-        raise InvalidInputError(f"APEX_RERANKER names {name}. Remove that setting first.")
-    ModelStore(settings.data_dir).remove(name)
+    store = ModelStore(settings.data_dir)
+    is_last = len(store.folders_of(name)) == 1 and not (name == ENGLISH_MODEL.name and find_english_model())
+    if is_last:
+        _check_unused(name, settings)
+    store.remove(name, shared=shared)
     session.report({"name": name}, f"{name} is removed")
 
 
-def _store(data_dir: str | None) -> ModelStore:
-    return ModelStore(load_settings(data_dir=data_dir).data_dir)
+def _check_unused(name: str, settings: Settings) -> None:
+    if name == settings.reranker:
+        raise InvalidInputError(f"APEX_RERANKER names {name}. Remove that setting first.")
+    if name in settings.retrieval.models:
+        raise InvalidInputError(f"APEX_EMBEDDING_MODELS names {name}. Change that setting first.")
+    if settings.retrieval.models or settings.retrieval.embedding == "openai":
+        return
+    if name in (chosen := read_choice(settings.data_dir)):
+        raise InvalidInputError(f"{name} is chosen for search. Choose others first: apex models use --default")
+    if not chosen and name in DEFAULT_MODELS:
+        raise InvalidInputError(
+            f"{name} is one of the default models of search. Choose others first: "
+            f"apex models use {' '.join(other for other in DEFAULT_MODELS if other != name)}"
+        )
+
+
+def _choice_with(name: str, settings: Settings) -> str:
+    """The arguments of `apex models use` for the models that are chosen now and a new one."""
+    if name in DEFAULT_MODELS:
+        return "--default"
+    installed = installed_models(settings.data_dir)
+    chosen = [other for other in read_choice(settings.data_dir) or DEFAULT_MODELS if other in installed]
+    return " ".join([*(other for other in chosen if other != name), name])
+
+
+def _about(model: InstalledModel) -> str:
+    card, size = model.card, f"{model.size // MB} MB"
+    languages = "English only" if card.english_only else "all languages"
+    if card.kind == "reranker":
+        return f"a reranker, {languages}, {size}"
+    pooling = "pooled by the model" if card.output else f"{card.pooling} pooling"
+    prefixes = [
+        f"{prefix!r} before {what}"
+        for prefix, what in ((card.request_prefix, "requests"), (card.document_prefix, "skills"))
+        if prefix
+    ]
+    return ", ".join([f"{card.dimensions} dimensions", pooling, *prefixes, languages, size])
 
 
 def _view(model: InstalledModel) -> dict[str, Any]:
-    return {**model.card.model_dump(mode="json"), "folder": str(model.folder), "bytes": model.size}
+    return {
+        **model.card.model_dump(mode="json"),
+        "folder": str(model.folder),
+        "bytes": model.size,
+        "guesses": list(model.guesses),
+    }
