@@ -275,7 +275,9 @@ class Bridge:
         self.is_indexed = False
         """Whether the skills that existed at startup are indexed."""
         self.doctor = Doctor(
-            lambda: diagnose(settings.sandbox), lambda: check_host(settings), changed=self._events.doctor_changed
+            lambda: diagnose(settings.sandbox),
+            lambda: check_host(settings, version=apexbridge.__version__),
+            changed=self._events.doctor_changed,
         )
         self.settings_view = SettingsView(settings)
         self.status = StatusBoard(

@@ -32,7 +32,7 @@ def _offline(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 async def found(settings: Settings) -> dict[tuple[str, str], HostCheck]:
-    checks = await check_host(settings)
+    checks = await check_host(settings, version="1")
     assert all(bool(check.remedy) == (check.state != "ok") for check in checks)
     return {(check.section, check.name): check for check in checks}
 

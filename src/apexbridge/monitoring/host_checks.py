@@ -18,7 +18,6 @@ from typing import Literal
 
 from pydantic import Field
 
-import apexbridge
 from apexbridge._fs import is_open_to_others
 from apexbridge._tasks import in_thread
 from apexbridge._time import from_ms, now_ms
@@ -62,12 +61,12 @@ class HostCheck(WireModel):
     remedy: str | None = Field(default=None, description="What to do, unless the state is `ok`.")
 
 
-async def check_host(settings: Settings) -> list[HostCheck]:
-    """All checks. Those that ask other servers take at most some seconds, and run at the same time."""
+async def check_host(settings: Settings, *, version: str) -> list[HostCheck]:
+    """All checks; `version` is that of apexbridge. Those that ask other servers take at most some seconds, and run at the same time."""
     local, (upstream, skews), packages = await asyncio.gather(
         in_thread(_check_local, settings), _check_upstreams(settings.chat.llm), _check_packages()
     )
-    return [*local, *upstream, *packages, *skews, *_versions()]
+    return [*local, *upstream, *packages, *skews, *_versions(version)]
 
 
 def _check_local(settings: Settings) -> list[HostCheck]:
@@ -314,9 +313,9 @@ async def _exit_code(command: Sequence[str], environment: Mapping[str, str]) -> 
             await process.wait()
 
 
-def _versions() -> list[HostCheck]:
+def _versions(version: str) -> list[HostCheck]:
     return [
-        _ok("versions", "apexbridge", apexbridge.__version__),
+        _ok("versions", "apexbridge", version),
         _ok("versions", "python", platform.python_version()),
         _ok("versions", "sqlite", sqlite3.sqlite_version),
     ]

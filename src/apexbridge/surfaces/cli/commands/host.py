@@ -5,6 +5,7 @@ from typing import Any
 
 import typer
 
+import apexbridge
 from apexbridge.settings import Settings, load_settings, masked_address, origins
 from apexbridge.surfaces.cli import interrupts
 from apexbridge.surfaces.cli.session import DataDir, Json, Session, command
@@ -28,7 +29,7 @@ def doctor(data_dir: DataDir = None, json: Json = False) -> None:
     settings = load_settings(data_dir=data_dir)
 
     async def check_all() -> tuple[Any, Any]:
-        return await asyncio.gather(diagnose(settings.sandbox), check_host(settings))
+        return await asyncio.gather(diagnose(settings.sandbox), check_host(settings, version=apexbridge.__version__))
 
     diagnosis, checks = interrupts.run(check_all())
     if not session.show_json({**diagnosis.model_dump(mode="json"), "checks": [one.model_dump() for one in checks]}):
