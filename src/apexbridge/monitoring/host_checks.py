@@ -62,7 +62,7 @@ class HostCheck(WireModel):
 
 
 async def check_host(settings: Settings, *, version: str) -> list[HostCheck]:
-    """All checks; `version` is that of apexbridge. Those that ask other servers take at most some seconds, and run at the same time."""
+    """All checks; `version` is that of apexbridge. Those that ask other servers run at the same time, for seconds."""
     local, (upstream, skews), packages = await asyncio.gather(
         in_thread(_check_local, settings), _check_upstreams(settings.chat.llm), _check_packages()
     )
