@@ -21,6 +21,7 @@ from apexbridge.agent.records.chat_records import ChatRecords
 from apexbridge.agent.request import ChatRequest
 from apexbridge.agent.strategy import ReActStrategy
 from apexbridge.agent.suspended_turns import SuspendedTurns
+from apexbridge.backup.backups import Backups
 from apexbridge.disk import MB, Disk, size_on_disk
 from apexbridge.errors import ApexBridgeError, ServerError
 from apexbridge.mcp_client.sandboxed_process import process_starter
@@ -29,6 +30,7 @@ from apexbridge.monitoring.disk_usage import DiskUsage
 from apexbridge.monitoring.doctor import Doctor
 from apexbridge.monitoring.event_feed import EventFeed
 from apexbridge.monitoring.event_stream import EventStreams
+from apexbridge.monitoring.host_checks import check_host
 from apexbridge.monitoring.insights import Insights
 from apexbridge.monitoring.metrics import Metrics
 from apexbridge.monitoring.metrics_page import MetricsPage
@@ -227,6 +229,16 @@ class Bridge:
             settings=settings.skills,
             on_change=self._skill_changes.note,
         )
+        self.backups = Backups(
+            settings.data_dir,
+            version=apexbridge.__version__,
+            database=database,
+            audit=self.audit,
+            store=self.skills.store,
+            workspaces=self.workspaces,
+            retrieval=self.retrieval,
+            disk=self.disk,
+        )
         self.published = (
             PublishedSkills(self.skills.store, settings.data_dir / "published", disk=self.disk)
             if settings.publish_skills
@@ -292,7 +304,11 @@ class Bridge:
         )
         self.is_indexed = False
         """Whether the skills that existed at startup are indexed."""
-        self.doctor = Doctor(lambda: diagnose(settings.sandbox), changed=self._events.doctor_changed)
+        self.doctor = Doctor(
+            lambda: diagnose(settings.sandbox),
+            lambda: check_host(settings, version=apexbridge.__version__),
+            changed=self._events.doctor_changed,
+        )
         self.settings_view = SettingsView(settings)
         self.status = StatusBoard(
             own_version=apexbridge.__version__,

@@ -56,7 +56,7 @@ def test_checks_are_audited_by_name() -> None:
 # --------------------------------------------------------------------------------------------------------- doctor
 async def test_the_doctor_reports_the_last_check(bridge: Bridge, client: httpx.AsyncClient) -> None:
     begin = bridge.events.feed.newest
-    assert await get(client, "/api/doctor") == {"checkedAt": None, "running": False, "report": None}
+    assert await get(client, "/api/doctor") == {"checkedAt": None, "running": False, "report": None, "checks": []}
     checking = asyncio.ensure_future(client.post("/api/doctor"))
 
     async def is_running() -> bool:
@@ -69,6 +69,8 @@ async def test_the_doctor_reports_the_last_check(bridge: Bridge, client: httpx.A
     assert made == await get(client, "/api/doctor")
     assert made["report"]["status"] in ("healthy", "degraded", "unavailable")
     assert {finding["guarantee"] for finding in made["report"]["guarantees"]} >= {"fs", "net", "memory"}
+    sections = {check["section"] for check in made["checks"]}
+    assert sections == {"data directory", "disk", "databases", "index", "upstream", "packages", "time", "versions"}
     assert [event.kind for event in bridge.events.feed.after(begin) or []].count("doctor") == 2
 
 

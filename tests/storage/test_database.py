@@ -7,6 +7,7 @@ import anyio
 import pytest
 
 from apexbridge.errors import ServerError
+from apexbridge.storage import database as database_module
 from apexbridge.storage.call_statistics import CallStatisticsStore
 from apexbridge.storage.database import Database, _migrations
 from apexbridge.storage.directory import is_owned, owned, storage_faults
@@ -84,14 +85,90 @@ async def test_only_the_owner_can_read_the_files(tmp_path: Path) -> None:
     assert modes == dict.fromkeys(("x.sqlite3", "x.sqlite3-wal", "x.sqlite3-shm"), 0o600)
 
 
-async def test_a_database_of_a_newer_version_is_refused_and_not_changed(tmp_path: Path) -> None:
+NEWER = {
+    "a higher schema": "PRAGMA user_version = 999",
+    "an unknown migration below it": "INSERT INTO migrations VALUES (16)",
+}
+
+
+@pytest.mark.parametrize("change", NEWER)
+async def test_a_database_of_a_newer_version_is_refused_and_not_changed(tmp_path: Path, change: str) -> None:
     path = tmp_path / "x.sqlite3"
     Database(path).close()
     with closing(sqlite3.connect(path)) as connection:
-        connection.execute("PRAGMA user_version = 999")
-    with pytest.raises(ServerError, match="newer version"):
+        connection.execute(NEWER[change])
+        connection.commit()
+    before = path.read_bytes()
+    with pytest.raises(ServerError, match="newer version") as refused:
         Database(path)
+    assert refused.value.code == "NEWER_VERSION"
+    assert path.read_bytes() == before
     assert not list(tmp_path.glob("*.broken-*"))
+
+
+async def test_a_newer_database_that_this_sqlite_cannot_read_is_not_taken_for_damage(tmp_path: Path) -> None:
+    path = tmp_path / "x.sqlite3"
+    Database(path).close()
+    data = bytearray(path.read_bytes())
+    data[18:20] = b"\x09\x09"  # a file format of the future
+    data[60:64] = (999).to_bytes(4)
+    data[100:] = b"x" * (len(data) - 100)
+    path.write_bytes(data)
+    with pytest.raises(ServerError) as refused:
+        Database(path)
+    assert refused.value.code == "NEWER_VERSION"
+    assert [entry.name for entry in tmp_path.glob("x.*")] == ["x.sqlite3"]
+
+
+@pytest.mark.parametrize("number", [number for number, _ in _migrations()][:-1])
+async def test_a_database_of_every_older_version_is_migrated(tmp_path: Path, number: int) -> None:
+    path = tmp_path / "x.sqlite3"
+    older(path, number)
+    opened = Database(path)
+    assert await count(opened) == 1
+    schema = await opened.read(lambda c: c.execute("SELECT name, sql FROM sqlite_master ORDER BY name").fetchall())
+    opened.close()
+    Database(tmp_path / "new.sqlite3").close()
+    with closing(sqlite3.connect(tmp_path / "new.sqlite3")) as connection:
+        assert {name for name, _ in schema} == {
+            name for (name,) in connection.execute("SELECT name FROM sqlite_master")
+        }
+    assert not list(tmp_path.glob("*.broken-*"))
+
+
+def older(path: Path, number: int) -> None:
+    """Make a database as the release made it whose last migration has this number."""
+    with closing(sqlite3.connect(path)) as connection:
+        connection.execute("CREATE TABLE migrations (number INTEGER PRIMARY KEY)")
+        for each, statements in _migrations():
+            if each <= number:
+                connection.executescript(statements)
+                connection.execute("INSERT INTO migrations VALUES (?)", (each,))
+        connection.execute(f"PRAGMA user_version = {number}")
+        connection.execute("INSERT INTO first_installs VALUES ('old', 1)")
+        connection.commit()
+
+
+async def test_if_a_migration_fails_none_is_applied_and_the_older_version_can_go_on(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / "x.sqlite3"
+    older(path, 5)
+    known = _migrations()
+    broken = (900, "CREATE TABLE half (x); INSERT INTO first_installs VALUES ('old', 1);")  # breaks a constraint
+    monkeypatch.setattr(database_module, "_migrations", lambda: [*known, broken])
+    with pytest.raises(ServerError) as refused:
+        Database(path)
+    assert refused.value.code == "MIGRATION_FAILED"
+    with closing(sqlite3.connect(path)) as connection:
+        assert connection.execute("PRAGMA user_version").fetchone() == (5,)
+        assert connection.execute("SELECT max(number) FROM migrations").fetchone() == (5,)
+        assert connection.execute("SELECT name FROM first_installs").fetchall() == [("old",)]
+    assert not list(tmp_path.glob("*.broken-*"))
+    monkeypatch.undo()
+    opened = Database(path)
+    assert await count(opened) == 1
+    opened.close()
 
 
 async def test_readers_cannot_write(database: Database) -> None:

@@ -4,7 +4,7 @@ import asyncio
 import io
 import json
 import random
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -83,12 +83,16 @@ class UpstreamClient:
         self._ending.add(ending)
         ending.add_done_callback(self._ending.discard)
 
-    async def models(self, upstream: Upstream) -> list[Json]:
-        """The models that an upstream lists. Raises UpstreamError."""
+    async def models(
+        self, upstream: Upstream, *, seen: Callable[[Mapping[str, str]], None] | None = None
+    ) -> list[Json]:
+        """The models that an upstream lists. `seen` gets the headers of the response. Raises UpstreamError."""
         try:
             async with asyncio.timeout(LIST_SECONDS):
                 version = {"anthropic-version": ANTHROPIC_VERSION} if "messages" in upstream.apis else {}
                 response = await self._send(upstream, _Call(path="models", headers=version), self._streams)
+                if seen is not None:
+                    seen(response.headers)
                 answer = ModelResponse(response, LIST_SECONDS)
                 try:
                     data = await answer.body()

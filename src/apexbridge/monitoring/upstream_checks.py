@@ -76,7 +76,7 @@ class UpstreamChecks:
         try:
             models = len(await self._client.models(upstream))
         except UpstreamError as error:
-            problem = _message(error, upstream)
+            problem = message_of(error, upstream)
         return UpstreamStatus(
             name=upstream.name,
             url=upstream.address,
@@ -88,7 +88,7 @@ class UpstreamChecks:
         )
 
 
-def _message(error: UpstreamError, upstream: Upstream) -> str:
+def message_of(error: UpstreamError, upstream: Upstream) -> str:
     text = str(error.error.get("message") or error.message)
     if upstream.api_key:
         text = text.replace(upstream.api_key, "***")

@@ -23,7 +23,7 @@ from apexbridge.retrieval.config import MAX_LIMIT, SPARE_CANDIDATES, RetrievalSe
 from apexbridge.retrieval.confusable import Compared, ConfusablePairs, ConfusableReport
 from apexbridge.retrieval.documents import Document, FactsOf, Searchable, kind_of
 from apexbridge.retrieval.embedders.embedder import DocumentVector, Embedder, RequestVectors
-from apexbridge.retrieval.embedders.model import EmbeddingError
+from apexbridge.retrieval.embedders.model import EmbeddingError, Floats
 from apexbridge.retrieval.embedders.onnx_reranker import OnnxReranker
 from apexbridge.retrieval.index.search_index import InstalledModels, ModelsSwitchedError, SearchIndex
 from apexbridge.retrieval.index.vector_file import VectorFileError
@@ -41,7 +41,7 @@ from apexbridge.retrieval.past_requests import PastPreview, PastRequests, compar
 from apexbridge.retrieval.ranking import Candidate, Request, best_of, rank, rank_of_slot, scores_of_all
 from apexbridge.retrieval.reranking import RERANKED, Ranked, reranked
 from apexbridge.retrieval.text import visible, words_by_token
-from apexbridge.retrieval.usage import MAX_PAIRS, request_vector
+from apexbridge.retrieval.usage import MAX_PAIRS, UsagePair, request_vector
 
 MAX_REQUEST_CHARACTERS = 4_000
 MAX_RAW_CHARACTERS = 2 * MAX_REQUEST_CHARACTERS
@@ -656,6 +656,13 @@ class ToolRetrievalService:
             if pair is not None:
                 self.models.learn(pair, text)
             return pair is not None
+
+    async def past_use(self) -> list[tuple[UsagePair, Floats]]:
+        """All confirmed requests with their vectors, the oldest first."""
+        if self._index.is_empty:
+            return []
+        await self.wake()
+        return await asyncio.to_thread(self._index.pairs)
 
     async def forget(self, skill: str | None = None) -> int:
         """Forget the past use of a skill, or of all; returns how many requests were forgotten."""

@@ -19,8 +19,8 @@ import logging
 import os
 import sqlite3
 import stat
-from collections.abc import Iterator, Sequence
-from contextlib import closing, suppress
+from collections.abc import AsyncIterator, Iterator, Sequence
+from contextlib import asynccontextmanager, closing, suppress
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from pathlib import Path
@@ -52,6 +52,9 @@ ANCHORED = "audit.anchored"
 """The main database was lost and did not know where the log ends. The rows before were accepted as they were."""
 EARLIER = "audit.earlier"
 """A log of an earlier version was found when this one was created."""
+RESTORED = "backup.restore"
+"""The data directory was restored from a backup, which `target` names."""
+_IS_RESTORED = f'"what":"{RESTORED}"'
 _SETUP = (
     f"PRAGMA busy_timeout = {BUSY_TIMEOUT_MS}",
     "PRAGMA journal_mode = WAL",  # one sync for each commit, and readers never wait
@@ -95,6 +98,8 @@ class AuditReport:
     row: int | None = None
     """The `seq` of the first row that is broken or missing."""
     problem: str | None = None
+    restored_at: str | None = None
+    """When the data directory was last restored from a backup. Rows that followed the backup are not in the log."""
 
 
 class Head(NamedTuple):
@@ -150,6 +155,12 @@ class AuditLog:
         self._start_writing()
         await self._written()
 
+    @asynccontextmanager
+    async def paused(self) -> AsyncIterator[None]:
+        """No row is written during the block, so the log and what the main database knows of it agree."""
+        async with self._lock:
+            yield
+
     async def close(self) -> None:
         """Write the rows that are waiting, and close the file."""
         if self._omitted:
@@ -192,6 +203,15 @@ class AuditLog:
         self._put(act, done)
         await done
 
+    async def note_restore(self, *, target: str, detail: str) -> None:
+        """Write that the data directory was restored from a backup."""
+        done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._waiting.append((_json(RESTORED, target=target, detail=detail), done))
+        self._start_writing()
+        await done
+        if self._failure is not None:
+            raise self._failure
+
     def note_refusal(self, act: Act) -> None:
         """Write an attempt that was refused, without waiting for it."""
         now = asyncio.get_running_loop().time()
@@ -222,7 +242,7 @@ class AuditLog:
         async with self._lock:  # no row may be added between reading the head and taking the snapshot
             head = self._head
             try:
-                snapshot = await in_thread(self._snapshot)
+                snapshot = await in_thread(self.snapshot)
             except (OSError, sqlite3.Error) as error:
                 problem = f"{self._path.name} cannot be read ({_reason(error)})"
                 return AuditReport(intact=False, count=0, row=1, problem=problem)
@@ -336,8 +356,11 @@ class AuditLog:
             connection.execute("BEGIN IMMEDIATE")
             connection.executemany("INSERT INTO audit VALUES (?, ?, ?, ?)", rows)
 
-    def _snapshot(self) -> sqlite3.Connection:
-        """A new connection: the pages that the other one remembers would hide a change to the file."""
+    def snapshot(self) -> sqlite3.Connection:
+        """A connection that sees the rows of this moment. Raises OSError or sqlite3.Error.
+
+        A new one: the pages that the other one remembers would hide a change to the file.
+        """
         _check_kind(self._path)
         if self._file is not None and not self._is_in_place:  # SQLite would combine it with the journal of the other
             raise OSError(errno.ESTALE, "it is not the file that this server wrote")
@@ -419,6 +442,7 @@ def _chained(head: Head, acts: Sequence[str]) -> list[Row]:
 def _verified(connection: sqlite3.Connection, head: Head) -> AuditReport:
     """Follow the chain from the first row, and compare its end with the head."""
     end = Head()
+    restored_at: str | None = None
 
     def broken(row: int, problem: str) -> AuditReport:
         return AuditReport(intact=False, count=row - 1, row=row, problem=problem)
@@ -437,6 +461,7 @@ def _verified(connection: sqlite3.Connection, head: Head) -> AuditReport:
                     return broken(first[0], f"rows {first[0]} to {end.seq} were not written by this server")
                 return broken(end.seq, f"row {end.seq} was replaced; row {seq} does not follow from it")
             end = Head(seq, digest)
+            restored_at = _time_of_restore(act) or restored_at
     except sqlite3.Error as error:
         return broken(end.seq + 1, f"row {end.seq + 1} cannot be read ({error})")
     if end.seq < head.seq:
@@ -445,7 +470,14 @@ def _verified(connection: sqlite3.Connection, head: Head) -> AuditReport:
         return broken(head.seq + 1, f"rows {head.seq + 1} to {end.seq} were not written by this server")
     if end != head:
         return broken(end.seq, f"row {end.seq} is not the last row that was written; the log was replaced")
-    return AuditReport(intact=True, count=end.seq)
+    return AuditReport(intact=True, count=end.seq, restored_at=restored_at)
+
+
+def _time_of_restore(act: str) -> str | None:
+    with suppress(ValueError, TypeError, KeyError):
+        if _IS_RESTORED in act and "outcome" not in (fields := json.loads(act)):  # else it was a request
+            return str(fields["time"])
+    return None
 
 
 def _first_notes(folder: Path, last: Head) -> list[str]:

@@ -26,6 +26,25 @@ BUSY_TIMEOUT_MS = 10_000
 ERASE_SECONDS = 0.2
 """Deletions are collected for this long before the WAL file is truncated."""
 READER_THREADS = 16
+COPIED_PAGES = 1024
+"""Copied at a time."""
+HEADER_BYTES = 100
+_MAGIC = b"SQLite format 3\0"
+_USER_VERSION = slice(60, 64)
+"""Of the header of a SQLite file."""
+_FIRST_PAGE = "SELECT count(*) FROM sqlite_master"
+_NOT_OF_THE_MIGRATION = {
+    sqlite3.SQLITE_BUSY,
+    sqlite3.SQLITE_CANTOPEN,
+    sqlite3.SQLITE_CORRUPT,
+    sqlite3.SQLITE_FULL,
+    sqlite3.SQLITE_IOERR,
+    sqlite3.SQLITE_LOCKED,
+    sqlite3.SQLITE_NOMEM,
+    sqlite3.SQLITE_NOTADB,
+    sqlite3.SQLITE_READONLY,
+}
+"""Errors of the disk, or of a damaged file."""
 
 logger = logging.getLogger(__name__)
 
@@ -98,6 +117,10 @@ class Database:
         future: Future[T] = Future()
         self._jobs.put((job, future, durable))
         return await asyncio.wrap_future(future)
+
+    def snapshot(self) -> sqlite3.Connection:
+        """A connection that sees what is committed now, until it is closed."""
+        return snapshot_of(self._path)
 
     async def erase(self) -> None:
         """Remove deleted rows from the WAL file as well, by truncating it.
@@ -195,7 +218,11 @@ class Database:
 
 
 def _open(path: Path) -> sqlite3.Connection:
-    """A connection to a database with the newest schema; a damaged file is renamed and created again."""
+    """A connection to a database with the newest schema; a damaged file is renamed and created again.
+
+    Raises ServerError: NEWER_VERSION or MIGRATION_FAILED. Nothing was changed.
+    """
+    _check_version_of(path)
     try:
         return _migrated(path)
     except sqlite3.DatabaseError as error:
@@ -246,6 +273,76 @@ def _schema_of(connection: sqlite3.Connection) -> set[str]:
     return {name for (name,) in connection.execute("SELECT name FROM sqlite_master")}
 
 
+def snapshot_of(path: Path) -> sqlite3.Connection:
+    """A connection that sees the database as it is now, until it is closed. Others can write meanwhile."""
+    return connect(path, f"PRAGMA busy_timeout = {BUSY_TIMEOUT_MS}", "PRAGMA query_only = ON", "BEGIN", _FIRST_PAGE)
+
+
+def copy_to(source: sqlite3.Connection, target: Path) -> None:
+    """Copy a database, as this connection sees it, to a new file, which only the owner can read."""
+    os.close(os.open(target, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, PRIVATE_FILE))
+    with closing(connect(target, "PRAGMA synchronous = OFF")) as connection:
+        source.backup(connection, pages=COPIED_PAGES)
+
+
+def check_database(path: Path) -> str | None:
+    """What is wrong with a database, which is only read; None if nothing is. Raises ServerError: NEWER_VERSION."""
+    _check_version_of(path)
+    try:
+        with closing(_reader(path)) as connection:
+            verdict = str(connection.execute("PRAGMA quick_check(1)").fetchone()[0])
+            return None if verdict == "ok" else verdict
+    except sqlite3.Error as error:
+        return str(error)
+
+
+def schema_version(path: Path) -> int:
+    """The number of the last migration of a database; 0 if it has none. Raises sqlite3.Error."""
+    with closing(_reader(path)) as connection:
+        return int(connection.execute("PRAGMA user_version").fetchone()[0])
+
+
+def newest_schema() -> int:
+    """The schema version that this release writes."""
+    return _migrations()[-1][0]
+
+
+def _reader(path: Path) -> sqlite3.Connection:
+    # Not mode=ro: that cannot read the WAL file of a process that was killed.
+    uri = f"{path.absolute().as_uri()}?mode=rw"
+    return connect(uri, f"PRAGMA busy_timeout = {BUSY_TIMEOUT_MS}", "PRAGMA query_only = ON")
+
+
+def _check_version_of(path: Path) -> None:
+    """Refuse a database of a newer release before anything is changed. Raises ServerError: NEWER_VERSION."""
+    known = {number for number, _ in _migrations()}
+    newest = max(known)
+    try:
+        with path.open("rb") as file:
+            header = file.read(HEADER_BYTES)
+    except OSError:
+        return
+    # From the header as well: a file that this SQLite cannot read may be one of a newer release, not a damaged one.
+    found = int.from_bytes(header[_USER_VERSION]) if header.startswith(_MAGIC) else 0
+    with suppress(sqlite3.Error), closing(_reader(path)) as connection:
+        (version,) = connection.execute("PRAGMA user_version").fetchone()
+        found = max(found, version)
+        applied = {number for (number,) in connection.execute("SELECT number FROM migrations")}
+        found = max(found, newest + 1 if applied - known else 0)
+    if found > newest:
+        raise _newer(found)
+
+
+def _newer(version: int) -> ServerError:
+    return ServerError(
+        f"The data directory was written by a newer version of apexbridge (schema {version}; this one knows "
+        f"{newest_schema()}). Nothing was changed. Use that version again, or name another directory with --data-dir. "
+        "An older version can only use a backup that was made before the update.",
+        code="NEWER_VERSION",
+        schemaVersion=version,
+    )
+
+
 def _connect(path: Path) -> sqlite3.Connection:
     return connect(
         path,
@@ -270,20 +367,31 @@ def connect(path: Path | str, *statements: str) -> sqlite3.Connection:
 
 
 def _migrate(connection: sqlite3.Connection) -> None:
-    """Apply every migration that this file does not have, also one below the highest applied number."""
+    """Apply every migration that this file does not have, also one below the highest applied number.
+
+    All of them are one transaction: if one fails, the older version can still use the file.
+    """
     (version,) = connection.execute("PRAGMA user_version").fetchone()
-    known = _migrations()
-    if version > known[-1][0]:
-        raise ServerError(
-            "The data directory was written by a newer version of apexbridge; update, or name another directory.",
-            code="NOT_READY",
-        )
     applied = _applied(connection, version)
-    for number, statements in known:
-        if number not in applied:
-            version = max(version, number)
-            record = f"INSERT INTO migrations VALUES ({number});\nPRAGMA user_version = {version};"  # noqa: S608
-            connection.executescript(f"BEGIN;\n{statements}\n{record}\nCOMMIT;")
+    pending = [(number, statements) for number, statements in _migrations() if number not in applied]
+    if not pending:
+        return
+    script = ["BEGIN IMMEDIATE;"]
+    for number, statements in pending:
+        script += [statements, f"INSERT INTO migrations VALUES ({number});"]  # noqa: S608
+    version = max(version, *(number for number, _ in pending))
+    try:
+        connection.executescript("\n".join([*script, f"PRAGMA user_version = {version};", "COMMIT;"]))
+    except sqlite3.Error as error:
+        if connection.in_transaction:
+            connection.execute("ROLLBACK")
+        if getattr(error, "sqlite_errorcode", 0) & 0xFF in _NOT_OF_THE_MIGRATION:
+            raise
+        raise ServerError(
+            f"The database could not be migrated to schema {version} ({error}). Nothing was changed: the version of "
+            "apexbridge that wrote it can still use it. Please report this.",
+            code="MIGRATION_FAILED",
+        ) from error
 
 
 def _applied(connection: sqlite3.Connection, version: int) -> set[int]:

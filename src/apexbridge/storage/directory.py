@@ -3,7 +3,9 @@
 import errno
 import fcntl
 import fnmatch
+import logging
 import os
+import shutil
 import sqlite3
 import stat
 import time
@@ -13,6 +15,7 @@ from pathlib import Path
 
 from apexbridge._fs import OTHERS, is_open_to_others, take_from_others
 from apexbridge.errors import ServerError
+from apexbridge.storage.restore_plan import RESTORE_FOLDER, aside_name, finish_restore
 
 LOCK_FILE = ".lock"
 DATABASE_FILE = "apex.sqlite3"
@@ -24,6 +27,7 @@ PAUSE_SECONDS = 0.02
 READ_BY_RUNS = ("skills", "layers")
 """If the server runs as root, each run has its own user, which must be able to read these."""
 PRIVATE = (
+    RESTORE_FOLDER,
     ".ballast",
     ".lock",
     "server.json*",
@@ -49,6 +53,7 @@ PRIVATE = (
     "models",
     "models.json*",
 )
+logger = logging.getLogger(__name__)
 _FULL = {errno.ENOSPC, errno.EDQUOT}
 _READ_ONLY = {errno.EROFS, errno.EACCES, errno.EPERM}
 _SQLITE_FULL = {sqlite3.SQLITE_FULL, sqlite3.SQLITE_IOERR_WRITE}
@@ -103,6 +108,10 @@ def owned(data_dir: Path) -> Iterator[None]:
     with os.fdopen(descriptor, "rb+"):
         _lock(descriptor)
         (data_dir / SERVER_FILE).unlink(missing_ok=True)  # left by a server that was killed
+        with storage_faults():
+            if finish_restore(data_dir):
+                logger.warning("the restore that was interrupted is complete now")
+        shutil.rmtree(data_dir / RESTORE_FOLDER, ignore_errors=True)
         yield
 
 
@@ -143,7 +152,8 @@ def keep_private(data_dir: Path) -> None:
         for path in private:
             if is_open_to_others(path):
                 take_from_others(path)
-        is_ours_alone = all(path in private or path.name in READ_BY_RUNS for path in found)
+        others = [path.name for path in found if path not in private]
+        is_ours_alone = all(name in READ_BY_RUNS or name.startswith(aside_name("")) for name in others)
         mode = stat.S_IMODE(data_dir.stat().st_mode)
         if is_ours_alone and mode & OTHERS and not mode & stat.S_ISVTX:  # a sticky directory is meant to be shared
             data_dir.chmod(mode & ~OTHERS)

@@ -8,7 +8,7 @@ import shutil
 import sqlite3
 from collections import defaultdict
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
-from contextlib import asynccontextmanager, suppress
+from contextlib import AsyncExitStack, ExitStack, asynccontextmanager, suppress
 from dataclasses import replace
 from itertools import islice
 from pathlib import Path
@@ -232,6 +232,22 @@ class Workspaces:
             near = near_names(id, [row.id for row in self.list(owner=owner)])
             raise RequestError(f"No workspace {id[:64]}{did_you_mean(near)}", code="WORKSPACE_NOT_FOUND")
         return entry
+
+    @asynccontextmanager
+    async def unchanged(self) -> AsyncIterator[None]:
+        """No workspace changes during the block, except new ones."""
+        async with AsyncExitStack() as stack:
+            for owner in sorted(self._locks):
+                await stack.enter_async_context(self._locks[owner])
+            yield
+
+    def acquire_all(self, stack: ExitStack) -> dict[str, Path]:
+        """The folder with the files of each workspace, which do not change until the stack is closed."""
+        folders = {}
+        for id, entry in self._entries.items():
+            folders[id] = entry.generations.acquire()
+            stack.callback(_release, entry.generations, folders[id])
+        return folders
 
     @asynccontextmanager
     async def _reading(self, entry: _Entry) -> AsyncIterator[Path]:
@@ -469,6 +485,11 @@ def _remove_files(artifacts: Path, files: Sequence[CollectedFile]) -> None:
             while path.parent.is_relative_to(artifacts):
                 path = path.parent
                 path.rmdir()
+
+
+def _release(generations: Generations, generation: Path) -> None:
+    if generations.release(generation):
+        remove_tree(str(generation))
 
 
 def _bytes_of(tree: Sequence[TreeEntry]) -> int:

@@ -10,7 +10,8 @@ import logging
 import os
 import shutil
 import uuid
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import BinaryIO
@@ -143,6 +144,12 @@ class Library:
             self.discard_versions(name)  # of a skill of the same name whose folder was removed by hand
             source.rename(target)
             sync_folder(self.versions.folder)
+
+    @contextmanager
+    def unchanged(self) -> Iterator[None]:
+        """No thread changes versions, plugins or the trash during the block."""
+        with self.removed.lock, self.versions.lock, self.plugins.lock:
+            yield
 
     # ------------------------------------------------------------------------------------------------- staging
     def stage_path(self) -> Path:

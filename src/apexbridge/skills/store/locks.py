@@ -19,10 +19,29 @@ class NameLocks:
     def __init__(self) -> None:
         self._locks: dict[str, asyncio.Lock] = {}
         self._users: dict[str, int] = {}
+        self._reopened: asyncio.Event | None = None
+        """Set when all names are free again; None unless they are held together."""
+        self._unused = asyncio.Event()
+        self._unused.set()
+
+    @asynccontextmanager
+    async def hold_all(self) -> AsyncIterator[None]:
+        """Hold every name. Waits for those that are held, and others wait meanwhile. Holders must not hold more."""
+        while self._reopened is not None:
+            await self._reopened.wait()
+        self._reopened = asyncio.Event()
+        try:
+            await self._unused.wait()
+            yield
+        finally:
+            self._reopened.set()
+            self._reopened = None
 
     @asynccontextmanager
     async def hold(self, *names: str) -> AsyncIterator[None]:
         """Hold all these names. They are locked in sorted order, which prevents deadlocks."""
+        while self._reopened is not None:
+            await self._reopened.wait()
         async with AsyncExitStack() as stack:
             for name in sorted(set(names)):
                 await stack.enter_async_context(self._one(name))
@@ -32,6 +51,7 @@ class NameLocks:
     async def _one(self, name: str) -> AsyncIterator[None]:
         lock = self._locks.setdefault(name, asyncio.Lock())
         self._users[name] = self._users.get(name, 0) + 1
+        self._unused.clear()
         try:
             async with lock:
                 yield
@@ -39,6 +59,8 @@ class NameLocks:
             self._users[name] -= 1
             if not self._users[name]:
                 del self._users[name], self._locks[name]
+            if not self._users:
+                self._unused.set()
 
 
 class Gate:

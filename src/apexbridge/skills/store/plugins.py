@@ -79,7 +79,8 @@ class PluginRecords:
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
-        self._lock = threading.RLock()
+        self.lock = threading.RLock()
+        """Held while a record changes."""
 
     def all(self) -> list[PluginRecord]:
         """Every plugin, sorted by name. Invalid files are ignored."""
@@ -99,7 +100,7 @@ class PluginRecords:
     def write(self, record: PluginRecord) -> None:
         """Write a plugin's record, or delete it if no skill is left."""
         path = self.folder / f"{record.name}.json"
-        with self._lock:
+        with self.lock:
             if record.skills:
                 data = record.model_dump_json(indent=1).encode()
                 replace_file(path, data, beside=self.folder, mode=0o600, durable=True)
@@ -108,7 +109,7 @@ class PluginRecords:
 
     def drop(self, names: Sequence[str], except_plugins: Collection[str] = ()) -> None:
         """Remove replaced or deleted skills from the records of all plugins except some."""
-        with self._lock:
+        with self.lock:
             for record in self.all():
                 left = [name for name in record.skills if name not in names]
                 if record.name not in except_plugins and len(left) < len(record.skills):

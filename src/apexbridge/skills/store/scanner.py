@@ -7,6 +7,7 @@ So there is a single point of reconciliation with the disk.
 import asyncio
 import logging
 from collections.abc import Collection, Iterable, Mapping, Sequence
+from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Protocol
@@ -271,6 +272,10 @@ class Scanner:
         for found in folders:
             self._unsettled.pop(found.key, None)
         return report
+
+    def paused(self) -> AbstractAsyncContextManager[None]:
+        """Nothing settles during the block."""
+        return self._settling
 
     async def _settle_exclusively(
         self, folders: Sequence[FoundFolder], prepared: Mapping[str, Prepared], change: Change

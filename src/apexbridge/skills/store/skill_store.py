@@ -141,6 +141,12 @@ class SkillStore:
             except FileNotFoundError as error:
                 raise SkillNotFoundError(name) from error
 
+    @asynccontextmanager
+    async def unchanged(self) -> AsyncIterator[None]:
+        """No change of a skill is committed or settled during the block: folders and catalog agree."""
+        async with self.commits.hold_all(), self.scanner.paused():
+            yield
+
     def folder(self, row: Row) -> Path:
         return self.scanner.folder_of(row.key).path
 

@@ -148,7 +148,8 @@ class VersionStore:
         self._limits = limits
         self._drafts = drafts
         self._signer_of = signer_of
-        self._lock = threading.RLock()
+        self.lock = threading.RLock()
+        """Held while a record or the archives that it names change."""
 
     # ------------------------------------------------------------------------------------------------- reading
     def of(self, name: str) -> History:
@@ -264,7 +265,7 @@ class VersionStore:
 
     def record(self, content: Content, change: Change) -> Version | None:
         """Record the content that is installed now, as the default version; None if it cannot be stored."""
-        with self._lock:
+        with self.lock:
             history = self._read(content.name, besides=content.content_hash)
             known = history.installed(content.content_hash)
             version = history.numbered(change.default) if change.default else None
@@ -285,7 +286,7 @@ class VersionStore:
         durable = change.source != "disk" or bool(self._read(content.name).versions)
         if not self._keep(content, durable=durable):
             return None
-        with self._lock:
+        with self.lock:
             history = self._read(content.name, besides=content.content_hash)
             version = history.newest
             if version is None or version.content_hash != content.content_hash:
@@ -314,14 +315,14 @@ class VersionStore:
 
     def remove(self, name: str, number: int) -> None:
         """Remove a version that is neither the default nor the only one."""
-        with self._lock:
+        with self.lock:
             history = self._read(name)
             left = tuple(version for version in history.versions if version.number != number)
             self._write(name, history.model_copy(update={"versions": left}))
             self._tidy(name)
 
     def set_display_name(self, name: str, display_name: str) -> None:
-        with self._lock:
+        with self.lock:
             self._make_folder(name)
             self._write(name, self._read(name).model_copy(update={"display_name": display_name}))
 
@@ -355,7 +356,7 @@ class VersionStore:
         `is_installed` returns whether a folder exists among the installed skills.
         """
         for folder in self._folders():
-            with self._lock:
+            with self.lock:
                 if is_installed(folder.name):
                     try:
                         self._sweep(folder)

@@ -132,6 +132,16 @@ class Api:
         async with self._stream("GET", path) as response:
             return sum([target.write(chunk) async for chunk in _chunks(response, limit)])
 
+    async def receive(
+        self, method: str, path: str, target: BinaryIO, *, json: Any, on_chunk: Callable[[bytes, str | None], None]
+    ) -> None:
+        """Write the body of a response, of any size, to a file. `on_chunk` gets each part, and `X-Backup-Bytes`."""
+        async with self._stream(method, path, json=json) as response:
+            size = response.headers.get("x-backup-bytes")
+            async for chunk in _chunks(response, sys.maxsize):
+                await asyncio.to_thread(target.write, chunk)
+                on_chunk(chunk, size)
+
     async def download_skill(self, name: str, target: BinaryIO, *, version: int | None = None) -> int:
         segments = ("export",) if version is None else ("versions", str(version), "export")
         return await self.download(skill_path(name, *segments), target)

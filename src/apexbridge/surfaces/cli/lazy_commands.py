@@ -10,7 +10,7 @@ COMMANDS: dict[str, dict[str, tuple[str, str | None]]] = {
     "apex": {
         "serve": ("serve:app", "Start the HTTP API."),
         "chat": ("chat:app", "Ask a model that can use every tool and skill of the server."),
-        "doctor": ("host:app", "Test what this host enforces for scripts, and show how to get what is missing."),
+        "doctor": ("host:app", "Test what this host enforces for scripts, and everything else that the server needs."),
         "skills": ("skills:app", "Install, find, run, edit, count and uninstall skills."),
         "packages": ("bundles:app", "Python packages that every run can import."),
         "plugins": ("skills:plugins", "Groups of skills that were installed together."),
@@ -25,6 +25,8 @@ COMMANDS: dict[str, dict[str, tuple[str, str | None]]] = {
         "audit": ("keys:audit", "The log of administrative acts."),
         "chats": ("chats:app", "Records of chat requests."),
         "config": ("host:config", "The settings and their sources."),
+        "backup": ("backup:app", "Write everything that cannot be made again to one file."),
+        "restore": ("backup:app", "Restore a backup, or check it."),
         "models": ("models:app", "Embedding models, which search compares meanings with."),
         "eval": ("evaluation:app", "Measure search on your own files."),
     },

@@ -20,6 +20,7 @@ from apexbridge.surfaces.http.middleware.limits import BodyLimit, ConcurrencyLim
 from apexbridge.surfaces.http.middleware.traces import RequestSpans
 from apexbridge.surfaces.http.openapi import complete_document
 from apexbridge.surfaces.http.routes import (
+    backups,
     chats,
     console_page,
     discovery,
@@ -71,6 +72,7 @@ for _module in (
     session,
     insights,
     system,
+    backups,
     service,
 ):
     _ROUTES.include_router(_module.router)

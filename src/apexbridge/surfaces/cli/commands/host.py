@@ -1,9 +1,11 @@
 """`apex doctor` and `apex config`: this host and its settings."""
 
+import asyncio
 from typing import Any
 
 import typer
 
+import apexbridge
 from apexbridge.settings import Settings, load_settings, masked_address, origins
 from apexbridge.surfaces.cli import interrupts
 from apexbridge.surfaces.cli.session import DataDir, Json, Session, command
@@ -19,12 +21,18 @@ _SUMMARIES = {
 
 @app.command("doctor")
 def doctor(data_dir: DataDir = None, json: Json = False) -> None:
-    """Test what this host enforces for scripts, and show how to get what is missing."""
-    from apexbridge.sandbox.diagnosis import diagnose  # `apex config` does not need it
+    """Test what this host enforces for scripts, and everything else that the server needs."""
+    from apexbridge.monitoring.host_checks import check_host  # `apex config` does not need these
+    from apexbridge.sandbox.diagnosis import diagnose
 
     session = Session(json=json)
-    diagnosis = interrupts.run(diagnose(load_settings(data_dir=data_dir).sandbox))
-    if not session.show_json(diagnosis.model_dump(mode="json")):
+    settings = load_settings(data_dir=data_dir)
+
+    async def check_all() -> tuple[Any, Any]:
+        return await asyncio.gather(diagnose(settings.sandbox), check_host(settings, version=apexbridge.__version__))
+
+    diagnosis, checks = interrupts.run(check_all())
+    if not session.show_json({**diagnosis.model_dump(mode="json"), "checks": [one.model_dump() for one in checks]}):
         console = session.console
         for backend in diagnosis.backends:
             if not backend.usable:
@@ -42,14 +50,23 @@ def doctor(data_dir: DataDir = None, json: Json = False) -> None:
         console.line("")
         programs = [(found.program, found.found, found.remedy) for found in diagnosis.programs]
         console.table(["program", "found", "install with"], programs)
+        console.line("")
+        rows = [(one.section, one.name, one.state, one.detail) for one in checks]
+        console.table(["section", "check", "state", "detail"], rows)
         for broken in diagnosis.guarantees:
             if not broken.held:
                 console.say(f"{broken.guarantee}: {broken.remedy}", style="red" if broken.required else "yellow")
         for absent in diagnosis.runtimes:
             if not absent.works:
                 console.say(f"{absent.runtime}: {absent.remedy}", style="yellow")
+        for one in checks:
+            if one.state != "ok":
+                style = "red" if one.state == "failed" else "yellow"
+                console.say(f"{one.section}, {one.name}: {one.remedy}", style=style)
         console.say(_SUMMARIES[diagnosis.status], style="bold")
-    if not diagnosis.ok:
+        if any(one.state == "failed" for one in checks):
+            console.say("The server cannot work properly: see what failed above.", style="red")
+    if not diagnosis.ok or any(one.state == "failed" for one in checks):
         raise typer.Exit(1)
 
 

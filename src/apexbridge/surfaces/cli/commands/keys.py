@@ -118,7 +118,9 @@ def verify_audit(session: Session) -> None:
     """Verify the log of administrative acts and name the first row that was changed."""
     verdict = session.ask("GET", "/api/audit/verify")
     if verdict["intact"]:
-        session.report(verdict, f"The audit log is intact; rows: {verdict['count']}.")
+        restored = verdict["restoredAt"]
+        note = f" The data directory was restored from a backup at {restored}." if restored else ""
+        session.report(verdict, f"The audit log is intact; rows: {verdict['count']}.{note}")
     else:
         session.report(verdict, f"The audit log is broken: {verdict['problem']}. Compare it with a backup.")
         raise typer.Exit(1)

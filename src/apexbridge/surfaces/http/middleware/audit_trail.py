@@ -133,6 +133,8 @@ def act_of(method: str, path: str) -> tuple[str, str]:
             return "skills.rollback", target
         case "DELETE", "skills", [target, "versions", _]:
             return _REMOVE_VERSION, target
+        case "POST", "backup", []:
+            return "backup.create", ""
         case "POST", "doctor", []:
             return "doctor.check", ""
         case "POST", "status", ["check"]:

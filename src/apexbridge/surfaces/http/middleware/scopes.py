@@ -39,6 +39,7 @@ _ADMINISTRATION = (
     "/api/chats",
     "/api/secrets",
     "/api/mcp",
+    "/api/backup",
     "/api/doctor",
     "/api/status",
     "/api/embedding-models",

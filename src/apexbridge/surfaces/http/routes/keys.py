@@ -84,6 +84,7 @@ class AuditVerdict(WireModel):
     count: int = Field(description="Intact rows, up to the first damaged one.")
     row: int | None = Field(description="The number of the first damaged or missing row.")
     problem: str | None = Field(description="What is wrong with it.")
+    restored_at: datetime | None = Field(description="When the data directory was last restored from a backup.")
 
 
 @router.get("/api/keys")
