@@ -33,6 +33,8 @@ from tests.waiting import until
 pytestmark = pytest.mark.anyio
 Json = dict[str, Any]
 
+SIGNER_KEY = "ssh-ed25519 AAAAC3NzaC1lZDI1NTE5AAAAIAOhB7/zzhC+HXDdGOdLwJln5NYwm6UNXx3chmQSVTG4"
+
 
 def quiet(done: int, total: int) -> None:
     """No progress."""
@@ -62,6 +64,7 @@ async def fill(bridge: Bridge) -> None:
     await bridge.skills.install_skill(skill_zip("gone", description="Removes what nobody needs any more."))
     await bridge.skills.uninstall_skill("gone")
     await bridge.keys.create("laptop", ["read"])
+    bridge.skills.signers.add("me", SIGNER_KEY)
     bridge.skills.grants.secrets.set("TOKEN", "s3cret-value")
     await bridge.audit.append(Act(what="test", outcome=200))
     await bridge.retrieval.find_relevant_skills("notes")
@@ -84,6 +87,7 @@ async def test_a_restored_directory_has_everything(bridge: Bridge, tmp_path: Pat
         assert "one" in (await new.skills.get_skill("notes")).description
         assert [key.name for key in new.keys.list()] == ["laptop"]
         assert new.skills.grants.secrets.names() == []
+        assert [signer.name for signer in new.skills.signers.all()] == ["me"]
         report = await new.audit.verify()
         assert (report.intact, report.restored_at is not None) == (True, True)
         ((pair, _),) = await new.retrieval.past_use()
@@ -115,7 +119,7 @@ async def test_what_can_be_made_again_is_left_out(bridge: Bridge, data_dir: Path
     checked = check_backup(await save(bridge, tmp_path / "x.backup"), quiet)
     tops = {path.split("/")[0] for path in checked.entries}
     assert tops == {
-        *("apex.sqlite3", "audit.sqlite3", "past-requests.jsonl"),
+        *("apex.sqlite3", "audit.sqlite3", "past-requests.jsonl", "signers.json"),
         *("skills", "versions", "trash", "workspaces"),
     }
     assert checked.header.left_out == ("skills/notes/link", "skills/notes/pipe")

@@ -16,6 +16,7 @@ from pathlib import Path
 from apexbridge._tasks import in_thread
 from apexbridge.backup.archive import Item, pack
 from apexbridge.backup.contents import (
+    CHANGED_TOGETHER,
     EARLIER_LOG,
     FORMAT,
     HEADER_FILE,
@@ -32,15 +33,12 @@ from apexbridge.retrieval.embedders.model import Floats
 from apexbridge.retrieval.service import ToolRetrievalService
 from apexbridge.retrieval.usage import UsagePair
 from apexbridge.sandbox.launcher.removal import remove_tree
-from apexbridge.skills.lock_file import LOCK_FILE
 from apexbridge.skills.store.skill_store import SkillStore
 from apexbridge.storage.audit import AUDIT_FILE, AuditLog
 from apexbridge.storage.database import Database, copy_to
 from apexbridge.storage.directory import DATABASE_FILE, storage_faults
 from apexbridge.workspaces.workspaces import Workspaces
 
-CHANGED_TOGETHER = (LOCK_FILE, "hidden.json", "models.json")
-"""Small files that are replaced as a whole."""
 RUN_IDS = "SELECT id FROM runs"
 _INTERNAL = (".staging", ".trash", ".versions", ".apex-", ".probe-")
 """Prefixes of folders in `skills/` that are not skills."""

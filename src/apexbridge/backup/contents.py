@@ -6,6 +6,7 @@ from datetime import datetime
 from pydantic import Field
 
 from apexbridge.skills.lock_file import LOCK_FILE
+from apexbridge.skills.store.signers import SIGNERS_FILE
 from apexbridge.storage.audit import AUDIT_FILE
 from apexbridge.storage.directory import DATABASE_FILE
 from apexbridge.wire import WireModel
@@ -18,7 +19,9 @@ PAST_REQUESTS_FILE = "past-requests.jsonl"
 SECRETS_FILE = "secrets.json"
 WORKSPACES = "workspaces"
 FOLDERS = ("skills", "versions", "plugins", "trash", "runs", "uploads", "workspace", WORKSPACES, "answered")
-FILES = (DATABASE_FILE, AUDIT_FILE, PAST_REQUESTS_FILE, SECRETS_FILE, LOCK_FILE, "hidden.json", "models.json")
+CHANGED_TOGETHER = (LOCK_FILE, SIGNERS_FILE, "hidden.json", "models.json")
+"""Small files that are replaced as a whole."""
+FILES = (DATABASE_FILE, AUDIT_FILE, PAST_REQUESTS_FILE, SECRETS_FILE, *CHANGED_TOGETHER)
 EARLIER_LOG = re.compile(r"audit(\.\d+)?\.jsonl\Z")
 
 
