@@ -24,6 +24,7 @@ ApexBridgeError
 ├── RequestError                 the request itself: NOT_FOUND, METHOD_NOT_ALLOWED, PAYLOAD_TOO_LARGE, …
 │   └── BadRequestError              a chat request, with OpenAI's status and code (agent/request.py)
 └── ServerError                  the server's own state: INTERNAL_ERROR, NOT_READY, STORAGE_FULL, …
+    ├── BackupError                  BACKUP_INVALID (backup/archive.py)
     └── UpstreamError                UPSTREAM_ERROR, with the model server's status and body (llm/upstream_errors.py)
 """
 

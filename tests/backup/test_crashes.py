@@ -75,7 +75,6 @@ async def test_a_kill_at_any_step_leaves_the_old_state_or_the_new_one(tmp_path: 
         assert len(states) > 10, what
 
 
-@pytest.mark.skipif(os.geteuid() != 0, reason="only root can mount a small disk")
 async def test_a_restore_without_space_changes_nothing(
     tmp_path: Path, embedder: Embedder, monkeypatch: pytest.MonkeyPatch
 ) -> None:

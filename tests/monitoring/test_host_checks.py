@@ -40,6 +40,7 @@ async def found(settings: Settings) -> dict[tuple[str, str], HostCheck]:
 @pytest.fixture
 async def filled(bridge: Bridge, data_dir: Path) -> Path:
     await bridge.skills.install_skill(skill_zip("notes", description="Keeps the notes of all meetings."))
+    await bridge.retrieval._index.writer.flush()
     return data_dir
 
 
@@ -130,7 +131,6 @@ async def test_each_fault_is_found(data_dir: Path, fault: str) -> None:
     assert (check.state, bool(check.remedy)) == (state, True)
 
 
-@pytest.mark.skipif(os.geteuid() != 0, reason="only root can mount a small disk")
 def test_a_disk_with_nothing_but_the_reserve_fails(tmp_path: Path) -> None:
     with mounted_disk(tmp_path / "disk", megabytes=200) as disk:
         (disk / "data").mkdir()
