@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from apexbridge._request_id import REQUEST_ID
 from apexbridge.retrieval.embedders.embedder import Embedder
 from tests.chat.live import Live, live
 from tests.chat.upstream import call
@@ -248,16 +249,26 @@ def test_unusual_conversations_are_answered(server: Live) -> None:
 
 @pytest.mark.requirement("G7")
 def test_each_step_is_logged_with_the_id_of_the_request(server: Live, caplog: pytest.LogCaptureFixture) -> None:
-    with caplog.at_level(logging.INFO, logger="apexbridge.agent.loop"):
+    ids: list[str | None] = []
+
+    class NoteId(logging.Filter):
+        def filter(self, record: logging.LogRecord) -> bool:
+            ids.append(REQUEST_ID.get())
+            return True
+
+    with caplog.filtering(NoteId()), caplog.at_level(logging.INFO, logger="apexbridge.agent.loop"):
         answer_to(server, "turn this text into capital letters")
-    lines = [record.getMessage() for record in caplog.records if record.name == "apexbridge.agent.loop"]
-    ids = {line.split(":")[0] for line in lines}
-    assert len(ids) == 1
-    assert ids.pop().startswith("chat req_")
-    assert [line.split(": ")[1].split(",")[0] for line in lines] == [
-        "model apex-offline",
-        "search search_skills",
-        "model apex-offline",
-        "tool run_skill",
-        "model apex-offline",
+    steps = [
+        (record.getMessage().split(",")[0], id)
+        for record, id in zip(caplog.records, ids, strict=True)
+        if record.name == "apexbridge.agent.loop"
     ]
+    assert [step for step, _ in steps] == [
+        "chat: model apex-offline",
+        "chat: search search_skills",
+        "chat: model apex-offline",
+        "chat: tool run_skill",
+        "chat: model apex-offline",
+    ]
+    assert len({id for _, id in steps}) == 1
+    assert str(steps[0][1]).startswith("req_")
