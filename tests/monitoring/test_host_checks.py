@@ -16,6 +16,7 @@ from apexbridge.monitoring.host_checks import HostCheck, _check_local, check_hos
 from apexbridge.settings import Settings, UpstreamSettings, load_settings
 from tests.chat.upstream import KEY, upstreams
 from tests.making import skill_zip, walk
+from tests.waiting import until
 from tests.mounting import mounted_disk
 
 pytestmark = pytest.mark.anyio
@@ -40,7 +41,7 @@ async def found(settings: Settings) -> dict[tuple[str, str], HostCheck]:
 @pytest.fixture
 async def filled(bridge: Bridge, data_dir: Path) -> Path:
     await bridge.skills.install_skill(skill_zip("notes", description="Keeps the notes of all meetings."))
-    await bridge.retrieval._index.writer.flush()
+    await until((data_dir / "skills.snapshot").exists)  # written after the index
     return data_dir
 
 
