@@ -16,8 +16,8 @@ from apexbridge.monitoring.host_checks import HostCheck, _check_local, check_hos
 from apexbridge.settings import Settings, UpstreamSettings, load_settings
 from tests.chat.upstream import KEY, upstreams
 from tests.making import skill_zip, walk
-from tests.waiting import until
 from tests.mounting import mounted_disk
+from tests.waiting import until
 
 pytestmark = pytest.mark.anyio
 

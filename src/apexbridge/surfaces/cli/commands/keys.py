@@ -74,7 +74,8 @@ def show_key(
         return
     console = session.console
     console.say(f"{found['id']} ({found['name']}) may: {', '.join(found['scopes'])}")
-    console.say(f"created {found['createdAt']}, last used {found['lastUsedAt'] or 'never'}, {_end(found)}")
+    end = _end(found) if found["revokedAt"] else f"expires {_end(found)}"
+    console.say(f"created {found['createdAt']}, last used {found['lastUsedAt'] or 'never'}, {end}")
     rows = [
         (
             row["resource"],
