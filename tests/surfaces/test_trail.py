@@ -92,6 +92,7 @@ def test_every_change_is_in_the_audit_log_before_its_response(keyed_server: Keye
         "count": before,
         "row": None,
         "problem": None,
+        "restoredAt": None,
     }
 
 
@@ -125,7 +126,13 @@ def test_a_key_that_may_run_cannot_fill_the_log_with_deletions_of_nothing(keyed_
 def test_the_command_line_verifies_the_log_and_names_the_broken_row(apex: Apex, data_dir: Path) -> None:
     for name in ("one", "two", "three"):
         assert apex("keys", "create", "--name", name).code == 0
-    assert apex("audit", "verify", "--json").json == {"intact": True, "count": 3, "row": None, "problem": None}
+    assert apex("audit", "verify", "--json").json == {
+        "intact": True,
+        "count": 3,
+        "row": None,
+        "problem": None,
+        "restoredAt": None,
+    }
     assert "intact; rows: 3" in apex("audit", "verify").err
     log = data_dir / AUDIT_FILE
     log.write_bytes(log.read_bytes().replace(b"two: chat", b"two: none"))
