@@ -346,7 +346,7 @@ UNSEEN = [
         files={"scripts/execute.py": "import codecs\nexec(codecs.decode('vzcbeg bf', 'rot13'))\n"},
     ),
     Pattern(name="windows-program", kind="binary", files={"assets/helper.bin": b"MZ\x90\x00" + bytes(300)}),
-    Pattern(name="absolute-link", kind="link", links={"notes.md": "/root/.ssh/id_ed25519"}),
+    Pattern(name="absolute-link", kind="link", links={"notes.md": "/etc/ssh/ssh_host_ed25519_key"}),
     Pattern(
         name="no-mention",
         kind="deception",

@@ -225,7 +225,7 @@ RULES: tuple[Rule, ...] = (
         rf"\bwithout{W}(?:the )?(?:user|human|operator|person|owner)(?:'s|s')?{W}(?:knowledge|knowing|noticing|consent|"
         rf"awareness|being aware|seeing|finding out)|"
         rf"\b(?:user|human|operator|person|owner)s?{W}(?:must|should|may|can|need|will|does|is){W}(?:not|never){W}{SOME}"
-        rf"{{0,2}}?(?:know|notice|see|learn|find out|be aware|be told|be informed|be asked)\b{W}?(?:about|that|of|this|it|[.,;\n]|$)|"
+        rf"{{0,2}}?(?:know|notice|see|learn|find out|be \w{{4,9}})\b{W}?(?:about|that|of|this|it|[.,;\n]|$)|"
         rf"\bleave (?:it|this|them|these) out of (?:the|your) (?:summary|response|reply|output|answer|report)",
         "hide|conceal|keep|withhold|mask|without|know|notice|see|learn|find out|be |leave",
         "It instructs the model to act behind the user's back.",

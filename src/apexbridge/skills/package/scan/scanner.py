@@ -224,14 +224,16 @@ def _text_of(data: bytes) -> str | None:
 
 
 def _bounded(found: Iterable[ScanFinding]) -> Iterator[ScanFinding]:
-    """At most some findings of each rule, and one of each rule and line."""
-    counts: Counter[str] = Counter()
-    seen: set[tuple[str, int | None]] = set()
+    """Of each kind and line the most severe finding, and at most some of each rule."""
+    worst: dict[tuple[str, int | None], ScanFinding] = {}
     for one in found:
-        key = one.rule, one.line
-        if key not in seen and counts[one.rule] < MAX_FINDINGS_OF_A_RULE:
-            seen.add(key)
-            counts[one.rule] += 1
+        key = one.kind, one.line
+        if key not in worst or ORDER[one.severity] > ORDER[worst[key].severity]:
+            worst[key] = one
+    counts: Counter[str] = Counter()
+    for one in worst.values():
+        counts[one.rule] += 1
+        if counts[one.rule] <= MAX_FINDINGS_OF_A_RULE:
             yield one
 
 
