@@ -15,14 +15,13 @@ from apexbridge.retrieval.documents import Document, tool_key
 from apexbridge.retrieval.embedders.embedder import Embedder, choose_embedder, columns_of
 from apexbridge.retrieval.embedders.model import EmbeddingError, Floats, Scale
 from apexbridge.retrieval.embedders.model_choice import CHOICE_FILE, read_choice, write_choice
-from apexbridge.retrieval.embedders.model_files import read_card
 from apexbridge.retrieval.embedders.model_store import ModelStore
 from apexbridge.retrieval.embedders.onnx_model import OnnxModel
 from apexbridge.retrieval.index.lance_store import Contents, LanceStore, StoreError
 from apexbridge.retrieval.index.vector_index import VectorIndex
 from apexbridge.retrieval.service import ToolRetrievalService
 from apexbridge.retrieval.usage import UsagePair, same_text_cosines
-from tests.retrieval.tiny_model import DIMENSIONS, write_model
+from tests.retrieval.tiny_model import DIMENSIONS, card_of, write_model
 from tests.waiting import until
 
 pytestmark = [pytest.mark.anyio, pytest.mark.computes_in_loop]
@@ -43,7 +42,7 @@ class GatedModel:
     dimensions = DIMENSIONS
 
     def __init__(self, folder: Path, name: str, seed: int) -> None:
-        card = read_card(write_model(folder / name, seed=seed))
+        card = card_of(write_model(folder / name, seed=seed))
         self.id = name
         self.name = name
         self._model = OnnxModel(folder / name, card, id=name)

@@ -26,14 +26,14 @@ from apexbridge.retrieval.embedders import model_sources, model_store
 from apexbridge.retrieval.embedders.embedder import Embedder, choose_embedder, installed_models
 from apexbridge.retrieval.embedders.model import EmbeddingError
 from apexbridge.retrieval.embedders.model_card import CARD_FILE, ModelCard, digest_of
-from apexbridge.retrieval.embedders.model_files import read_card, read_model
+from apexbridge.retrieval.embedders.model_files import read_model
 from apexbridge.retrieval.embedders.model_sources import KnownModel
 from apexbridge.retrieval.embedders.model_store import ModelStore
 from apexbridge.retrieval.embedders.onnx_model import OnnxModel
 from apexbridge.retrieval.service import ToolRetrievalService
 from apexbridge.surfaces.cli.app import app
 from tests.retrieval.hub import Hub
-from tests.retrieval.tiny_model import DIMENSIONS, WORDS, table, write_graph, write_model, write_tokenizer
+from tests.retrieval.tiny_model import DIMENSIONS, WORDS, card_of, table, write_graph, write_model, write_tokenizer
 
 
 @pytest.fixture
@@ -64,7 +64,7 @@ def unit(vector: np.ndarray) -> np.ndarray:
 @pytest.mark.parametrize("pooling", ["mean", "cls", "last"])
 def test_pooling_and_prompts_are_read_from_the_files_of_a_model(tmp_path: Path, pooling: str) -> None:
     folder = write_model(tmp_path / "tiny", pooling=pooling, prompts={"query": "query: ", "passage": ""})
-    model = OnnxModel(folder, read_card(folder))
+    model = OnnxModel(folder, card_of(folder))
     rows = table()[[WORDS.index(word) for word in ("[CLS]", "merge", "pdf", "[SEP]")]]
     expected = {"mean": rows.mean(axis=0), "cls": rows[0], "last": rows[-1]}[pooling]
     (vector,) = model.embed(["merge PDF"])
@@ -76,7 +76,7 @@ def test_pooling_and_prompts_are_read_from_the_files_of_a_model(tmp_path: Path, 
 
 
 def test_a_vector_does_not_depend_on_the_batch(tmp_path: Path) -> None:
-    model = OnnxModel(write_model(tmp_path / "tiny"), read_card(tmp_path / "tiny"))
+    model = OnnxModel(write_model(tmp_path / "tiny"), card_of(tmp_path / "tiny"))
     texts = ["merge", "merge pdf files " * 100, "", "weather"] * 9
     together = model.embed(texts)
     assert together.shape == (36, DIMENSIONS)
@@ -85,7 +85,7 @@ def test_a_vector_does_not_depend_on_the_batch(tmp_path: Path) -> None:
 
 
 def test_prefixes_of_known_families_are_used_where_a_model_names_none(tmp_path: Path) -> None:
-    card = read_card(write_model(tmp_path / "multilingual-e5-small"))
+    card = card_of(write_model(tmp_path / "multilingual-e5-small"))
     assert (card.request_prefix, card.document_prefix) == ("query: ", "passage: ")
 
 
@@ -112,16 +112,16 @@ def test_a_model_is_added_listed_used_and_removed(tmp_path: Path, shared: Path) 
 
 
 def test_the_id_of_a_model_changes_with_everything_that_decides_its_vectors(tmp_path: Path) -> None:
-    plain = OnnxModel(folder := write_model(tmp_path / "a/tiny"), read_card(folder)).id
+    plain = OnnxModel(folder := write_model(tmp_path / "a/tiny"), card_of(folder)).id
     others = {
-        OnnxModel(folder, read_card(folder).model_copy(update=change)).id
+        OnnxModel(folder, card_of(folder).model_copy(update=change)).id
         for change in ({"pooling": "cls"}, {"request_prefix": "query: "}, {"max_tokens": 16}, {"sha256": "0"})
     }
     assert len({plain, *others}) == 5
-    same = read_card(folder).model_copy(update={"weight": 1.0, "source": "elsewhere", "scale": (0.1, 0.5)})
+    same = card_of(folder).model_copy(update={"weight": 1.0, "source": "elsewhere", "scale": (0.1, 0.5)})
     assert OnnxModel(folder, same).id == plain
     (folder / "tokenizer.json").write_text((folder / "tokenizer.json").read_text() + " ")
-    assert OnnxModel(folder, read_card(folder)).id != plain
+    assert OnnxModel(folder, card_of(folder)).id != plain
 
 
 def test_weights_that_changed_since_they_were_added_are_not_loaded(tmp_path: Path, shared: Path) -> None:
@@ -330,7 +330,7 @@ def test_models_are_managed_on_the_command_line(tmp_path: Path, shared: Path) ->
 
 def test_a_model_that_fails_later_does_so_with_an_embedding_error(tmp_path: Path) -> None:
     folder = write_model(tmp_path / "tiny")
-    card = read_card(folder).model_copy(update={"dimensions": 9})
+    card = card_of(folder).model_copy(update={"dimensions": 9})
     with pytest.raises(EmbeddingError, match="9"):
         OnnxModel(folder, card).embed(["merge"])
 
@@ -344,7 +344,7 @@ def test_a_model_that_returns_no_numbers_is_refused(tmp_path: Path, shared: Path
     weights = table()
     weights[WORDS.index("query")] = np.inf
     folder = write_model(tmp_path / "data/models/late", weights=weights)
-    model = OnnxModel(folder, read_card(folder))
+    model = OnnxModel(folder, card_of(folder))
     assert model.embed(["merge"]).any()
     with pytest.raises(EmbeddingError, match="NaN"):
         model.embed(["merge", "query"])
@@ -356,7 +356,7 @@ async def test_values_that_are_not_numbers_leave_search_by_words_with_a_warning(
     weights = table()
     weights[WORDS.index("query")] = np.nan
     folder = write_model(tmp_path / "tiny", weights=weights)
-    service = ToolRetrievalService(tmp_path / "data", Embedder([OnnxModel(folder, read_card(folder))]))
+    service = ToolRetrievalService(tmp_path / "data", Embedder([OnnxModel(folder, card_of(folder))]))
     async with service.running():
         await service.index_skills([Document(name="pdf", description="merge pdf"), Document(name="b", description="x")])
         assert await service.index_skill(Document(name="bad", description="query", tags=("\ud800",))) is False
@@ -371,7 +371,7 @@ async def test_values_that_are_not_numbers_leave_search_by_words_with_a_warning(
 @pytest.mark.computes_in_loop
 async def test_a_lone_surrogate_in_a_tag_is_replaced(tmp_path: Path) -> None:
     folder = write_model(tmp_path / "tiny")
-    service = ToolRetrievalService(tmp_path / "data", Embedder([OnnxModel(folder, read_card(folder))]))
+    service = ToolRetrievalService(tmp_path / "data", Embedder([OnnxModel(folder, card_of(folder))]))
     async with service.running():
         assert await service.index_skill(Document(name="pdf", description="merge pdf", tags=("weather \ud800",)))
 
@@ -476,14 +476,14 @@ def test_a_pooling_that_is_not_supported_is_refused(tmp_path: Path, shared: Path
 def test_a_pooling_is_read_where_the_modules_have_it(tmp_path: Path) -> None:
     folder = write_model(tmp_path / "tiny", modules=("Transformer", "Pooling", "Normalize"))
     (folder / "1_Pooling/config.json").write_text('{"pooling_mode": "cls"}')
-    assert read_card(folder).pooling == "cls"
+    assert card_of(folder).pooling == "cls"
     (folder / "1_Pooling").rename(folder / "2_Pooling")
     (folder / "modules.json").write_text(
         '[{"path": "", "type": "a.Transformer"}, {"path": "2_Pooling", "type": "a.b.Pooling"}]'
     )
-    assert read_card(folder).pooling == "cls"
+    assert card_of(folder).pooling == "cls"
     (folder / "2_Pooling/config.json").write_text('{"pooling_mode": "cls", "include_prompt": false}')
-    assert read_card(folder).pooling == "cls"
+    assert card_of(folder).pooling == "cls"
     with pytest.raises(EmbeddingError, match="leaves its prefixes out"):
         read_model(folder, "tiny", changes={"request_prefix": "query: "})
 
@@ -515,21 +515,21 @@ def test_families_are_known_by_whole_words(
 
 def test_prompts_that_are_not_texts_are_refused(tmp_path: Path) -> None:
     with pytest.raises(EmbeddingError, match="are not texts"):
-        read_card(write_model(tmp_path / "tiny", prompts={"query": ["a"]}))
-    card = read_card(write_model(tmp_path / "e5", prompts={"query": "", "document": ""}))
+        card_of(write_model(tmp_path / "tiny", prompts={"query": ["a"]}))
+    card = card_of(write_model(tmp_path / "e5", prompts={"query": "", "document": ""}))
     assert card.request_prefix == "query: ", "empty ones are written for every model"
 
 
 def test_a_tokenizer_shows_which_languages_a_model_reads(tmp_path: Path) -> None:
     folder = write_model(tmp_path / "tiny")
-    assert not read_card(folder).english_only
+    assert not card_of(folder).english_only
     write_tokenizer(folder, words=WORDS[:9])
-    assert read_card(folder).english_only
+    assert card_of(folder).english_only
     symbols = {chr(number): number for number in range(400)}
     byte_level = tokenizers.Tokenizer(tokenizers.models.BPE(symbols, []))
     byte_level.pre_tokenizer = tokenizers.pre_tokenizers.ByteLevel()
     byte_level.save(str(folder / "tokenizer.json"))
-    assert read_card(folder).english_only
+    assert card_of(folder).english_only
     assert not read_model(folder, "tiny", changes={"english_only": False}).card.english_only
 
 
@@ -546,7 +546,7 @@ def test_a_tokenizer_that_fails_is_an_embedding_error(tmp_path: Path, shared: Pa
 def test_a_text_without_a_token_has_a_vector_of_zeros(tmp_path: Path, pooling: str) -> None:
     folder = write_model(tmp_path / "tiny", pooling=pooling)
     write_tokenizer(folder, special="$A")
-    first, second = OnnxModel(folder, read_card(folder)).embed(["", "merge"])
+    first, second = OnnxModel(folder, card_of(folder)).embed(["", "merge"])
     assert not first.any()
     assert np.allclose(second, unit(table()[WORDS.index("merge")]), atol=1e-5)
 
@@ -554,7 +554,7 @@ def test_a_text_without_a_token_has_a_vector_of_zeros(tmp_path: Path, pooling: s
 def test_dimensions_are_read_from_the_onnx_file(tmp_path: Path) -> None:
     folder = write_model(tmp_path / "tiny")
     (folder / "config.json").write_text("{}")
-    assert read_card(folder).dimensions == DIMENSIONS
+    assert card_of(folder).dimensions == DIMENSIONS
 
 
 # ------------------------------------------------------------------------------------------------------------ the hub

@@ -18,13 +18,12 @@ from apexbridge.retrieval.documents import Document, tool_key
 from apexbridge.retrieval.embedders.embedder import Embedder, installed_models
 from apexbridge.retrieval.embedders.model import EmbeddingError, Floats
 from apexbridge.retrieval.embedders.model_card import ModelCard
-from apexbridge.retrieval.embedders.model_files import read_card
 from apexbridge.retrieval.embedders.model_store import ModelStore
 from apexbridge.retrieval.embedders.onnx_model import LoadedModel, load_onnx
 from apexbridge.retrieval.embedders.onnx_reranker import BATCH, OnnxReranker
 from apexbridge.retrieval.reranking import choose_reranker
 from apexbridge.retrieval.service import ToolRetrievalService
-from tests.retrieval.tiny_model import WORDS, table, write_graph, write_model
+from tests.retrieval.tiny_model import WORDS, card_of, table, write_graph, write_model
 from tests.waiting import PATIENCE_SECONDS
 
 LIBRARY = [
@@ -69,7 +68,7 @@ def added(tmp_path: Path, shared: None) -> Path:
 @pytest.mark.parametrize("labels", [1, 2])
 def test_a_reranker_reads_request_and_text_together(tmp_path: Path, labels: int) -> None:
     folder = write_reranker(tmp_path / "tiny", labels=labels)
-    card = read_card(folder)
+    card = card_of(folder)
     assert card.kind == "reranker"
     texts = ["merge", "pdf pdf", "weather", "pdf", "pdf pdf pdf"]
     scores = OnnxReranker(folder, card).score("pdf files", texts, budget_seconds=60)
@@ -77,14 +76,14 @@ def test_a_reranker_reads_request_and_text_together(tmp_path: Path, labels: int)
 
 
 def test_a_budget_that_is_used_up_leaves_the_rest_unscored(tmp_path: Path) -> None:
-    reranker = OnnxReranker(write_reranker(tmp_path / "tiny"), read_card(tmp_path / "tiny"))
+    reranker = OnnxReranker(write_reranker(tmp_path / "tiny"), card_of(tmp_path / "tiny"))
     texts = ["pdf"] * (BATCH + 1)
     assert len(reranker.score("pdf", texts, budget_seconds=60)) == BATCH + 1
     assert len(reranker.score("pdf", texts, budget_seconds=0)) == 0
 
 
 def test_a_model_with_three_labels_is_not_a_reranker(tmp_path: Path) -> None:
-    reranker = OnnxReranker(write_reranker(tmp_path / "tiny", labels=3), read_card(tmp_path / "tiny"))
+    reranker = OnnxReranker(write_reranker(tmp_path / "tiny", labels=3), card_of(tmp_path / "tiny"))
     with pytest.raises(EmbeddingError, match="not a reranker"):
         reranker.score("pdf", ["pdf"], budget_seconds=60)
 
@@ -188,7 +187,7 @@ async def test_skills_and_tools_share_the_budget(added: Path, embedder: Embedder
 
     folder = added / "models/tiny-reranker"
     settings = RetrievalSettings(reranker="tiny-reranker", reranker_seconds=60, threshold=0)
-    service = ToolRetrievalService(added, embedder, settings, reranker=Recorded(folder, read_card(folder)))
+    service = ToolRetrievalService(added, embedder, settings, reranker=Recorded(folder, card_of(folder)))
     async with service.running():
         await service.index_skills([*LIBRARY, Document(name=tool_key("x__merge"), description="merge pdf")])
         await service.search("merge files")

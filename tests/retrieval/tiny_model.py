@@ -9,7 +9,8 @@ import numpy as np
 import tokenizers
 from onnx import TensorProto, external_data_helper, helper, numpy_helper
 
-from apexbridge.retrieval.embedders.model_files import FOREIGN_PROBE
+from apexbridge.retrieval.embedders.model_card import ModelCard
+from apexbridge.retrieval.embedders.model_files import FOREIGN_PROBE, read_model
 
 WORDS = ["[UNK]", "[CLS]", "[SEP]", "merge", "pdf", "files", "weather", "query", ":", *dict.fromkeys(FOREIGN_PROBE)]
 DIMENSIONS = 8
@@ -128,3 +129,8 @@ def write_graph(
     model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)])
     model.ir_version = 9
     path.write_bytes(model.SerializeToString())
+
+
+def card_of(folder: Path) -> ModelCard:
+    """The card of a model's folder, derived from its files unless it has one."""
+    return read_model(folder, folder.name).card

@@ -8,7 +8,6 @@ MAX_SCANNED_CHARACTERS = 100_000
 MAX_BODY_CHARACTERS = 3_000
 """More does not improve search (docs/adr/0094-the-body-is-searched-by-words.md)."""
 MAX_LINE_CHARACTERS = 500
-MAX_HEADING_WORDS = 12
 _FENCE = re.compile(r"\s{0,3}(?P<mark>`{3,}|~{3,})")
 _HEADING = re.compile(r"\s{0,3}(?P<level>#{1,6})\s+(?P<text>.*)")
 _ITEM = re.compile(r"\s*(?:[-*+•]|\d{1,3}[.)])\s+(?P<text>.*)")

@@ -83,11 +83,6 @@ class Reading:
     """What its files do not say, and what is assumed instead."""
 
 
-def read_card(folder: Path, name: str | None = None) -> ModelCard:
-    """The card of a model's folder; without one, it is derived from the publisher's files. Raises EmbeddingError."""
-    return read_model(folder, name or folder.name).card
-
-
 def read_model(folder: Path, name: str, *, published_as: str = "", changes: Mapping[str, Any] | None = None) -> Reading:
     """Read the card of a model, or derive it. `changes` are fields that the user sets. Raises EmbeddingError."""
     changes = changes or {}
