@@ -241,9 +241,9 @@ def test_secrets_are_in_no_metric_and_no_line_of_the_log(
     )
     http.post("/api/skills/search", json={"query": "planted-query"}, headers=headers).raise_for_status()
     script = "import os\nprint(os.environ['PLANTED'])\nraise SystemExit('planted-error')\n"
-    served.live.install("tells", {"scripts/execute.py": script}, permissions=["secret:PLANTED"])
-    http.post("/api/skills/tells/grants", json={"permission": "secret:PLANTED"}).raise_for_status()
-    http.post("/api/skills/tells/execute", json={"input": {"what": "planted-input"}}, headers=headers)
+    served.live.install("planted", {"scripts/execute.py": script}, permissions=["secret:PLANTED"])
+    http.post("/api/skills/planted/grants", json={"permission": "secret:PLANTED"}).raise_for_status()
+    http.post("/api/skills/planted/execute", json={"input": {"what": "planted-input"}}, headers=headers)
     http.get(f"/api/skills/{key['key']}", headers={"x-request-id": key["key"]})
     page, log = served.text(), caplog.text
     assert "GET /api/skills" in log
